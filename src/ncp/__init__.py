@@ -1,0 +1,1 @@
+"""Amortised Bayesian clustering."""
