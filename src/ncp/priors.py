@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -35,6 +35,8 @@ from ncp.partitions import ArrayLike, as_tensor, check_labels, counts
 T = TypeVar("T")
 
 BLOCK = 1 << 22  # numbers held at once when a batch is worked off in blocks of rows
+LOG_NEGLIGIBLE = 42.0  # exp(-42) is 6e-19, below the rounding of float64
+QUADRATURE_STEPS = 512
 
 
 def register(registry: dict[str, type[T]], cls: type[T]) -> None:
@@ -291,7 +293,238 @@ class PitmanYor(Prior):
         return torch.ones_like(n, dtype=torch.float64), self.alpha + self.discount * t.double()
 
 
-def split(rows: Tensor, width: int) -> tuple[Tensor, " ..."]:
+class NumberOfComponents(ABC):
+    """A prior p_K(k), k = 1, 2, ..., of the number of components of a finite mixture."""
+
+    registry: ClassVar[dict[str, type[NumberOfComponents]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        register(NumberOfComponents.registry, cls)
+
+    @abstractmethod
+    def log_pmf(self, k: Float64[Tensor, " ..."]) -> Float64[Tensor, " ..."]:
+        """log p_K(k)."""
+
+    @abstractmethod
+    def log_ratio(self, k: Float64[Tensor, " ..."]) -> Float64[Tensor, " ..."]:
+        """log p_K(k + 1) / p_K(k), which must not increase with k."""
+
+    @abstractmethod
+    def sample(
+        self, n_datasets: int, generator: torch.Generator | None = None
+    ) -> Float64[Tensor, " n_datasets"]:
+        """Independent draws of K."""
+
+
+@dataclass(frozen=True)
+class Poisson(NumberOfComponents):
+    """K - 1 ~ Poisson(rate): at least one component, 1 + rate on average.
+
+    Example:
+        >>> Poisson(rate=2.0).log_pmf(torch.tensor([1.0], dtype=torch.float64))
+        tensor([-2.], dtype=torch.float64)
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", check_positive("rate", self.rate))
+
+    def log_pmf(self, k: Float64[Tensor, " ..."]) -> Float64[Tensor, " ..."]:
+        return (k - 1) * math.log(self.rate) - self.rate - torch.lgamma(k)
+
+    def log_ratio(self, k: Float64[Tensor, " ..."]) -> Float64[Tensor, " ..."]:
+        return math.log(self.rate) - k.log()
+
+    def sample(
+        self, n_datasets: int, generator: torch.Generator | None = None
+    ) -> Float64[Tensor, " n_datasets"]:
+        rate = torch.full((n_datasets,), self.rate, dtype=torch.float64)
+        return 1 + torch.poisson(rate, generator=generator)
+
+
+@dataclass(frozen=True)
+class Geometric(NumberOfComponents):
+    """p_K(k) = p (1 - p)^{k - 1}: 1 / p components on average.
+
+    Example:
+        >>> Geometric(p=0.5).log_pmf(torch.tensor([2.0], dtype=torch.float64)).exp()
+        tensor([0.2500], dtype=torch.float64)
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "p", check_finite("p", self.p))
+        if not 0 < self.p < 1:
+            raise ValueError(f"Expected p in (0, 1) but got {self.p!r}")
+
+    def log_pmf(self, k: Float64[Tensor, " ..."]) -> Float64[Tensor, " ..."]:
+        return math.log(self.p) + (k - 1) * math.log1p(-self.p)
+
+    def log_ratio(self, k: Float64[Tensor, " ..."]) -> Float64[Tensor, " ..."]:
+        return torch.full_like(k, math.log1p(-self.p))
+
+    def sample(
+        self, n_datasets: int, generator: torch.Generator | None = None
+    ) -> Float64[Tensor, " n_datasets"]:
+        u = torch.rand(n_datasets, dtype=torch.float64, generator=generator)
+        return 1 + (torch.log1p(-u) / math.log1p(-self.p)).floor()
+
+
+@dataclass(frozen=True)
+class MixtureOfFiniteMixtures(Prior):
+    """A finite mixture with a random number of components (Miller & Harrison, 2018).
+
+    K ~ p_K, weights ~ Dirichlet(gamma, ..., gamma) of K components, labels from the weights; the
+    partition counts the components that have points. With falling and rising factorials,
+
+        p(c) = V_n(t) prod_k gamma^(n_k),    V_n(t) = sum_{k >= t} k_(t) / (gamma k)^(n) p_K(k).
+
+    Here V carries a factor gamma^t more, since Gamma(gamma + m) / Gamma(gamma) is
+    gamma Gamma(m - d) / Gamma(1 - d) at d = -gamma. The sum is taken in log space, term by term
+    (the recursion in n and t cancels), until a bound of the rest is below rounding: in k,
+    k_(t) / (gamma k)^(n) is unimodal and rises more and more slowly before its mode, so that the
+    ratio of neighbouring terms never again exceeds the larger of its present value and
+    p_K(k + 1) / p_K(k).
+
+    Args:
+        gamma: the Dirichlet parameter, > 0.
+        p_k: the prior of the number of components: `Poisson` (of K - 1) or `Geometric`.
+
+    Example:
+        >>> prior = MixtureOfFiniteMixtures(gamma=1.0, p_k=Poisson(rate=3.0))
+        >>> prior.log_prob([[0, 0], [0, 1]]).exp()
+        tensor([0.4555, 0.5445], dtype=torch.float64)
+    """
+
+    gamma: float = 1.0
+    p_k: NumberOfComponents = Geometric(p=0.1)
+    discount: float = field(default=-1.0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", check_positive("gamma", self.gamma))
+        object.__setattr__(self, "discount", -self.gamma)
+        if isinstance(self.p_k, Mapping):
+            object.__setattr__(self, "p_k", from_spec(self.p_k, NumberOfComponents.registry))
+        if not isinstance(self.p_k, NumberOfComponents):
+            raise ValueError(f"Expected p_k to be Poisson or Geometric but got {self.p_k!r}")
+
+    def log_v(
+        self, n_points: int | Int64[Tensor, " ..."], n_clusters: int | Int64[Tensor, " ..."]
+    ) -> Float64[Tensor, " ..."]:
+        return _by_distinct_pairs(self._log_v, *_check_sizes(n_points, n_clusters))
+
+    def _log_v(self, n: Float64[Tensor, " m"], t: Float64[Tensor, " m"]) -> Float64[Tensor, " m"]:
+        top = torch.full_like(n, -math.inf)
+        total = torch.zeros_like(n)
+        todo, first, width = torch.arange(len(n)), 0, 256
+        while len(todo):
+            k = t[todo, None] + torch.arange(first, first + width)
+            terms = self._log_terms(n[todo, None], t[todo, None], k)
+            new_top = torch.maximum(top[todo], terms.amax(dim=1))
+            total[todo] = total[todo] * (top[todo] - new_top).exp() + (
+                (terms - new_top[:, None]).exp().sum(dim=1)
+            )
+            top[todo] = new_top
+            last = terms[:, -1]
+            log_ratio = torch.maximum(last - terms[:, -2], self.p_k.log_ratio(k[:, -1]))
+            rest = torch.where(log_ratio < 0, (last - new_top).exp() / -torch.expm1(log_ratio), 1)
+            todo = todo[rest > 1e-17 * total[todo]]
+            first, width = first + width, min(2 * width, 1 << 16)
+        return top + total.log()
+
+    def _log_terms(
+        self, n: Float64[Tensor, "m 1"], t: Float64[Tensor, "m 1"], k: Float64[Tensor, "m k"]
+    ) -> Float64[Tensor, "m k"]:
+        falling = _log_rising_factorial(k - t + 1, t)
+        rising = _log_rising_factorial(self.gamma * k, n)
+        return t * math.log(self.gamma) + falling - rising + self.p_k.log_pmf(k)
+
+    def sample_concentration(
+        self, n_datasets: int, generator: torch.Generator | None = None
+    ) -> Float64[Tensor, " n_datasets"]:
+        return self.gamma * self.p_k.sample(n_datasets, generator)
+
+    def to_dict(self) -> dict[str, Any]:
+        return to_spec(self) | {"p_k": to_spec(self.p_k)}
+
+
+@dataclass(frozen=True)
+class GammaCRP(Prior):
+    """The Chinese restaurant process with an unknown concentration, alpha ~ Gamma(shape, rate).
+
+        p(c) = int dalpha Gamma(alpha | shape, rate) CRP(c | alpha)
+
+    With u = log alpha and a = shape, the integral over alpha becomes
+
+        V_n(t) = rate^a / Gamma(a) int du exp((t + a - 1) u) / (alpha + 1)^(n-1) exp(-rate alpha),
+
+    whose integrand is log-concave in u. We find its mode and the ends beyond which it is below
+    rounding, substitute u = mode + v - exp(-v), which makes the left tail fall off doubly
+    exponentially however small the shape, and use the trapezoidal rule, whose error is
+    exponentially small for such integrands.
+
+    Args:
+        shape: the shape of the Gamma prior, > 0.
+        rate: its rate, > 0; alpha is shape / rate on average.
+
+    Example:
+        >>> GammaCRP(shape=1.0, rate=1.0).log_prob([[0, 0], [0, 1]]).exp()
+        tensor([0.5963, 0.4037], dtype=torch.float64)
+    """
+
+    shape: float
+    rate: float
+    discount: float = field(default=0.0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("shape", "rate"):
+            object.__setattr__(self, name, check_positive(name, getattr(self, name)))
+
+    def log_v(
+        self, n_points: int | Int64[Tensor, " ..."], n_clusters: int | Int64[Tensor, " ..."]
+    ) -> Float64[Tensor, " ..."]:
+        return _by_distinct_pairs(self._log_v, *_check_sizes(n_points, n_clusters))
+
+    def _log_v(self, n: Float64[Tensor, " m"], t: Float64[Tensor, " m"]) -> Float64[Tensor, " m"]:
+        def log_f(u: Tensor) -> Tensor:  # of shape (..., M)
+            rising = _log_rising_factorial(u.exp() + 1, n - 1)
+            return (t - 1 + self.shape) * u - rising - self.rate * u.exp()
+
+        mode = self._log_alpha_mode(n, t)
+        low = -_distance_to_drop(lambda d: log_f(mode) - log_f(mode - d), mode)
+        high = _distance_to_drop(lambda d: log_f(mode) - log_f(mode + d), mode)
+        v_low, v_high = _inverse_substitution(low), _inverse_substitution(high)
+        step = (v_high - v_low) / QUADRATURE_STEPS
+        v = v_low + step * torch.arange(QUADRATURE_STEPS + 1)[:, None]
+        log_terms = log_f(mode + v - torch.exp(-v)) + torch.log1p(torch.exp(-v))
+        log_integral = torch.logsumexp(log_terms, dim=0) + step.log()
+        return log_integral + self.shape * math.log(self.rate) - math.lgamma(self.shape)
+
+    def _log_alpha_mode(
+        self, n: Float64[Tensor, " m"], t: Float64[Tensor, " m"]
+    ) -> Float64[Tensor, " m"]:
+        """Where t - 1 + shape = rate alpha + sum_{i=1}^{n-1} alpha / (alpha + i)."""
+        power = t - 1 + self.shape
+        low, high = (power / (self.rate + n)).log(), (power / self.rate).log()
+        for _ in range(60):
+            middle = (low + high) / 2
+            alpha = middle.exp()
+            tables = alpha * (torch.digamma(alpha + n) - torch.digamma(alpha + 1))
+            rising = power > self.rate * alpha + tables
+            low, high = torch.where(rising, middle, low), torch.where(rising, high, middle)
+        return (low + high) / 2
+
+    def sample_concentration(
+        self, n_datasets: int, generator: torch.Generator | None = None
+    ) -> Float64[Tensor, " n_datasets"]:
+        rng = numpy_generator(generator)
+        return torch.from_numpy(rng.gamma(self.shape, 1 / self.rate, size=n_datasets))
+
+
+def split(rows: Tensor, width: int) -> tuple[Tensor, ...]:
     """The rows in blocks that need about `BLOCK` numbers when each row needs ``width``."""
     return torch.split(rows, max(1, BLOCK // max(1, width)))
 
@@ -303,6 +536,67 @@ def _log_rising(x: float, n: int, device: torch.device, step: float = 1.0) -> Te
     """
     factors = x + step * torch.arange(n, dtype=torch.float64, device=device)
     return torch.cat([factors.new_zeros(1), factors.log().cumsum(0)])
+
+
+def _log_rising_factorial(x: Tensor, n: Tensor) -> Tensor:
+    """log x (x + 1) ... (x + n - 1) for x > 0, broadcast, without the loss of digits at large x.
+
+    From x = 16 on it is the difference of two Stirling series, with log(1 + n / x) for the
+    difference of logs.
+    """
+    plain = torch.lgamma(x + n) - torch.lgamma(x)
+    large = x.clamp(min=16.0)
+    stirling = (
+        (large - 0.5) * torch.log1p(n / large)
+        + n * (torch.log(large + n) - 1)
+        + _stirling_rest(large + n)
+        - _stirling_rest(large)
+    )
+    return torch.where(x >= 16, stirling, plain)
+
+
+def _stirling_rest(x: Tensor) -> Tensor:
+    """log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2), for x >= 16."""
+    y = 1 / x.square()
+    series = 1 / 1188 - y * (691 / 360360)
+    for coefficient in (-1 / 1680, 1 / 1260, -1 / 360, 1 / 12):
+        series = coefficient + y * series
+    return series / x
+
+
+def _by_distinct_pairs(
+    function: Callable[[Tensor, Tensor], Tensor],
+    n: Int64[Tensor, " ..."],
+    t: Int64[Tensor, " ..."],
+) -> Float64[Tensor, " ..."]:
+    """The function of n and t, evaluated once for each distinct pair, in blocks."""
+    pairs, inverse = torch.unique(
+        torch.stack([n.flatten(), t.flatten()]), dim=1, return_inverse=True
+    )
+    blocks = [function(*block.T) for block in split(pairs.T.double(), 4096)]
+    values = torch.cat([torch.empty(0, dtype=torch.float64), *blocks])
+    return values[inverse].reshape(n.shape)
+
+
+def _distance_to_drop(drop: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """The distance at which a log-concave function has dropped by `LOG_NEGLIGIBLE`."""
+    high = torch.full_like(like, 1e-6)
+    while bool((short := drop(high) < LOG_NEGLIGIBLE).any()):
+        high = torch.where(short, 2 * high, high)
+    low = torch.zeros_like(high)
+    for _ in range(30):
+        middle = (low + high) / 2
+        short = drop(middle) < LOG_NEGLIGIBLE
+        low, high = torch.where(short, middle, low), torch.where(short, high, middle)
+    return high
+
+
+def _inverse_substitution(u: Tensor) -> Tensor:
+    """The v with v - exp(-v) = u, by Newton's method from a start to its left."""
+    v = torch.where(u < -1, -torch.log(-u.clamp(max=-1.0)), torch.minimum(u, u * 0))
+    for _ in range(50):
+        v = v - (v - torch.exp(-v) - u) / (1 + torch.exp(-v))
+    return v
 
 
 def _check_sizes(
