@@ -1,0 +1,163 @@
+"""One self-describing safetensors file.
+
+Tensors by name, and one JSON document in the file's header under the key ``ncp``: format version,
+package version, `NCPConfig`, mixture spec, training config, step, metrics, commit. Weights that
+ship hold the model's tensors only; a training checkpoint also holds the optimiser's moments and the
+averaged weights under prefixes of their own. Nothing in the file is ever executed.
+
+Files are written whole or not at all: to a temporary file beside the target, flushed to disk,
+then renamed over it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ncp.mixture import Mixture
+from ncp.model import NCP, NCPConfig
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds.
+
+    Arguments:
+        config: The architecture.
+        mixture: The mixture's spec, a plain dict, or None.
+        weights: The model's own tensors.
+        state: Further tensors of a training checkpoint, by prefixed name.
+        info: Everything else of the header: training config, step, metrics, commit, name.
+    """
+
+    config: NCPConfig
+    mixture: dict[str, Any] | None
+    weights: dict[str, Tensor]
+    state: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> NCP:
+        """The model, in evaluation mode."""
+        mixture = None if self.mixture is None else Mixture.from_dict(self.mixture)
+        model = NCP(self.config, mixture)
+        expected = model.state_dict()
+        if set(expected) != set(self.weights):
+            missing = sorted(set(expected) - set(self.weights))
+            extra = sorted(set(self.weights) - set(expected))
+            raise ValueError(
+                f"Expected the tensors of its NCPConfig but {missing[:3]} are missing "
+                f"and {extra[:3]} are unknown"
+            )
+        for name, tensor in self.weights.items():
+            if name in ("location", "scale"):
+                setattr(model, name, tensor.clone())
+            elif tensor.shape != expected[name].shape:
+                raise ValueError(
+                    f"Expected {name} of shape {tuple(expected[name].shape)} "
+                    f"but got {tuple(tensor.shape)}"
+                )
+            if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+                raise ValueError(f"Expected finite floating-point weights but {name} is not")
+        model.load_state_dict(self.weights)
+        return model.eval()
+
+
+def write(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write a checkpoint atomically."""
+    from ncp import __version__
+
+    header = {
+        **checkpoint.info,
+        "format": FORMAT,
+        "version": __version__,
+        "model": checkpoint.config.to_dict(),
+        "mixture": checkpoint.mixture,
+    }
+    tensors = {f"model.{name}": t for name, t in checkpoint.weights.items()} | checkpoint.state
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    write_atomically(path, save(tensors, {"ncp": json.dumps(header)}))
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file whole or not at all."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint; anything that is not one is refused with a `ValueError`."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"Expected a checkpoint file but {str(path)!r} does not exist")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            header = _check_header(metadata, path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError) as error:
+        raise ValueError(
+            f"Expected a complete safetensors file but {str(path)!r} cannot be read: {error}"
+        ) from error
+    weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+    state = {n: t for n, t in tensors.items() if not n.startswith("model.")}
+    info = {k: v for k, v in header.items() if k not in ("format", "version", "model", "mixture")}
+    return Checkpoint(
+        NCPConfig.from_dict(header["model"]), header["mixture"], weights, state, info
+    )
+
+
+def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    if "ncp" not in metadata:
+        raise ValueError(f"Expected an ncp checkpoint but {str(path)!r} has no ncp header")
+    try:
+        header = json.loads(metadata["ncp"])
+    except ValueError as error:
+        raise ValueError(f"Expected JSON in the header of {str(path)!r}: {error}") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        found = header.get("format") if isinstance(header, dict) else header
+        raise ValueError(f"Expected checkpoint format {FORMAT} but {str(path)!r} has {found!r}")
+    if not isinstance(header.get("model"), dict) or not isinstance(
+        header.get("mixture", 0), dict | None
+    ):
+        raise ValueError(f"Expected a model and a mixture in the header of {str(path)!r}")
+    return header
+
+
+def save_model(path: str | os.PathLike[str], model: NCP, **info: Any) -> None:
+    """Write a model's weights with its config, its mixture's spec and any JSON-able `info`."""
+    mixture = None if model.mixture is None else model.mixture.to_dict()
+    write(path, Checkpoint(model.config, mixture, dict(model.state_dict()), info=info))
+
+
+def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> NCP:
+    """Read a model that `save_model` or the trainer wrote."""
+    return read(path).build().to(device)

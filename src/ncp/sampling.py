@@ -1,0 +1,577 @@
+r"""The O(NK) sampler, as a tree of prefixes over an arena of clusters.
+
+Algorithm 1 of the paper draws c_1, c_2, ... in turn. S iid samples of one data set in one order
+share prefixes, so the state here is the list of *distinct* prefixes ("rows"), each with the number
+of samples that went through it; at step n the samples of a row are split over its K + 1 children.
+The result is S exact iid samples, and the cost follows the number of distinct prefixes.
+
+Clusters are shared as well: a cluster is a subset of the first n points, and most prefixes consist
+of the same few. Each distinct live cluster stands once in an arena with its sum U and its folded
+value ĝ (see `ncp.model`), and a row holds integer references only. So at step n
+
+* g runs once per live cluster:   a = embed(U + u_n + b_1),  ĝ' = V_G g,  D = (V_G + V_C) g - ĝ
+* f runs once per (row, k):       logit(S_row + D_{ref(row, k)} + V_Q Q(n) + V_h h_n + b)
+
+A *sequence* is one data set in one order. The rows of a call may belong to any number of sequences
+of different lengths (sorted by length, longest first, so that the active ones are a prefix of every
+array): one data set in many orders, or a thousand data sets at once, go through the same loop. How
+the children of a row are chosen is a policy: split the samples (iid), or keep the B most probable
+prefixes of each sequence (beam search).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int
+from torch import Tensor
+
+from ncp.partitions import Partitions, canonical, check_labels, random_orders
+
+if TYPE_CHECKING:
+    from ncp.model import NCP, Folded, Points
+
+CHUNK = 8192  # candidates evaluated at once: small enough for the cache
+BLOCK_SAMPLES = 131_072  # samples whose prefixes are held at once
+BLOCK_POSITIONS = 4_000_000  # sequences times their length held at once
+
+Progress = Callable[[int, int], None]
+
+
+class Children(NamedTuple):
+    """The rows that come after a step, ordered by parent."""
+
+    parent: Int[Tensor, " rows"]
+    choice: Int[Tensor, " rows"]  # the cluster that the parent's next point joins
+    count: Int[Tensor, " rows"]
+    log_q: Float64[Tensor, " rows"]
+
+
+# scores (rows, K) of each row's candidates, counts, log_q and sequence of each row -> children
+Policy = Callable[
+    [Float64[Tensor, "rows K"], Int[Tensor, " rows"], Float64[Tensor, " rows"], Int[Tensor, " rows"]],
+    Children,
+]
+
+
+def split_counts(generator: torch.Generator) -> Policy:
+    """Each sample of a row chooses its child independently: one multinomial draw per row."""
+
+    def policy(scores: Tensor, count: Tensor, log_q: Tensor, _: Tensor) -> Children:
+        n_slots = scores.shape[1]
+        cumulative = scores.exp().cumsum(1)
+        cumulative /= cumulative[:, -1:].clone()
+        row = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
+        uniform = torch.rand(len(row), dtype=torch.float64, generator=generator).to(count.device)
+        choice = (uniform[:, None] >= cumulative[row]).sum(1)
+        tally = torch.bincount(row * n_slots + choice, minlength=len(count) * n_slots)
+        child = tally.nonzero()[:, 0]
+        parent, choice = child // n_slots, child % n_slots
+        return Children(parent, choice, tally[child], log_q[parent] + scores[parent, choice])
+
+    return policy
+
+
+def keep_best(beam: int) -> Policy:
+    """The `beam` most probable prefixes of each sequence."""
+
+    def policy(scores: Tensor, count: Tensor, log_q: Tensor, sequence: Tensor) -> Children:
+        n_slots = scores.shape[1]
+        total = (log_q[:, None] + scores).view(-1)
+        possible = total.isfinite().nonzero()[:, 0]
+        best = possible[total[possible].argsort(descending=True, stable=True)]
+        best = best[sequence[best // n_slots].argsort(stable=True)]
+        owner = sequence[best // n_slots]
+        rank = torch.arange(len(best), device=best.device) - torch.searchsorted(owner, owner)
+        child = best[rank < beam].sort().values
+        parent = child // n_slots
+        return Children(parent, child % n_slots, count[parent], total[child])
+
+    return policy
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """Data sets in orders, longest first."""
+
+    points: Points
+    index: Int[Tensor, "sequences N"]  # the point at each position, anything past the length
+    lengths: Int[Tensor, " sequences"]
+    counts: Int[Tensor, " sequences"]  # samples wanted of each
+
+
+@dataclass
+class _Tree:
+    """The state of the sampler after each sequence's first n points have labels."""
+
+    # rows: distinct prefixes, ordered by sequence
+    sequence: Tensor  # (rows,)
+    count: Tensor  # (rows,)
+    log_q: Tensor  # (rows,) float64
+    k: Tensor  # (rows,) number of clusters
+    total: Tensor  # (rows, width) S: the sum of ĝ over the row's clusters
+    refs: Tensor  # (rows, K) references into the arena; anything from k on
+    # arena: distinct live clusters
+    owner: Tensor  # (clusters,) sequence
+    u: Tensor  # (clusters, width)
+    g_hat: Tensor  # (clusters, width)
+    # history, one entry a step
+    parents: list[Tensor] = field(default_factory=list)
+    choices: list[Tensor] = field(default_factory=list)
+
+    def cut(self, n_rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Take off the rows from `n_rows` on; returns their sequence, count and log q."""
+        ended = self.sequence[n_rows:], self.count[n_rows:], self.log_q[n_rows:]
+        for name in ("sequence", "count", "log_q", "k", "total", "refs"):
+            setattr(self, name, getattr(self, name)[:n_rows])
+        return ended
+
+
+class _Grown(NamedTuple):
+    """Every cluster of the arena with its sequence's next point in it, then that point alone."""
+
+    u: Tensor  # (clusters + sequences, width)
+    g_hat: Tensor  # (clusters + sequences, width)
+    change: Tensor  # (clusters + sequences, width) D
+
+
+class Drawn(NamedTuple):
+    """What a run over sequences gives: rows of labels along each row's own sequence."""
+
+    sequence: Int[Tensor, " rows"]
+    labels: Int[Tensor, "rows N"]
+    count: Int[Tensor, " rows"]
+    log_q: Float64[Tensor, " rows"]
+
+
+class TreeSampler:
+    """Runs a policy over sequences. `n_embed` and `n_logit` count evaluations of g and f."""
+
+    def __init__(self, model: NCP) -> None:
+        self.model = model
+        self.folded: Folded = model.fold()
+        self.n_embed = 0
+        self.n_logit = 0
+
+    def run(self, sequences: _Sequences, policy: Policy, tick: Callable[[int], None]) -> Drawn:
+        tree = self._plant(sequences)
+        lengths = sequences.lengths.tolist()
+        n_max, active = lengths[0], len(lengths)
+        assigned = torch.zeros_like(sequences.points.q[sequences.index[:, 0]], dtype=torch.float64)
+        everything = self._sum_of_q(sequences)
+        finished: list[tuple[tuple[Tensor, Tensor, Tensor], int]] = []  # rows, their length
+        for n in range(n_max):
+            while active and lengths[active - 1] == n:
+                active -= 1
+            n_rows = int(torch.searchsorted(tree.sequence, active))
+            if n_rows < len(tree.sequence):
+                finished.append((tree.cut(n_rows), n))
+            point = sequences.index[:active, n]
+            assigned[:active] += sequences.points.q[point]
+            if n > 0:
+                base = (everything[:active] - assigned[:active]).to(self.model.dtype)
+                base += sequences.points.static[point]
+                self._grow(tree, sequences.points.u[point], base, policy)
+                tick(active)
+        finished.append((tree.cut(0), n_max))
+        return _read_labels(tree, finished, n_max)
+
+    def _plant(self, sequences: _Sequences) -> _Tree:
+        n_sequences = len(sequences.lengths)
+        device = sequences.index.device
+        ids = torch.arange(n_sequences, device=device)
+        u = sequences.points.u[sequences.index[:, 0]]
+        g_hat = self._value(self._embed(u), self.folded.w_g, self.folded.b_g)
+        return _Tree(
+            sequence=ids,
+            count=sequences.counts,
+            log_q=torch.zeros(n_sequences, dtype=torch.float64, device=device),
+            k=torch.ones_like(ids),
+            total=g_hat,
+            refs=ids[:, None].clone(),
+            owner=ids,
+            u=u,
+            g_hat=g_hat,
+        )
+
+    def _grow(self, tree: _Tree, u_n: Tensor, base: Tensor, policy: Policy) -> None:
+        """Assign the next point of every row: score, let the policy choose, rebuild the state."""
+        grown = self._join(tree, u_n)
+        refs, scores = self._score(tree, grown.change, base)
+        children = policy(scores, tree.count, tree.log_q, tree.sequence)
+        tree.parents.append(children.parent.to(torch.int32))
+        tree.choices.append(children.choice.to(torch.int32))
+        parent, choice = children.parent, children.choice
+        rows = torch.arange(len(parent), device=parent.device)
+        joined = refs[parent, choice]  # an existing cluster, or (past them) the point alone
+
+        n_old = len(tree.u)
+        old = torch.cat([tree.g_hat, tree.g_hat.new_zeros(len(u_n), tree.g_hat.shape[1])])
+        tree.total = tree.total[parent] + (grown.g_hat - old)[joined]
+        tree.k = tree.k[parent] + (choice == tree.k[parent])
+        tree.count, tree.log_q = children.count, children.log_q
+        tree.sequence = tree.sequence[parent]
+        # References now run over [old arena, grown arena]; then only what is used is kept.
+        width = int(tree.k.max())
+        refs = refs[parent, :width]
+        refs[rows, choice] = n_old + joined
+        owner = torch.cat([tree.owner, tree.owner, torch.arange(len(u_n), device=parent.device)])
+        real = torch.arange(width, device=parent.device) < tree.k[:, None]
+        used = torch.zeros(len(owner), dtype=torch.bool, device=parent.device)
+        used[refs[real]] = True
+        tree.refs = (used.cumsum(0) - 1)[refs].where(real, 0)
+        tree.owner = owner[used]
+        kept_old, kept_new = used[:n_old], used[n_old:]
+        tree.u = torch.cat([tree.u[kept_old], grown.u[kept_new]])
+        tree.g_hat = torch.cat([tree.g_hat[kept_old], grown.g_hat[kept_new]])
+
+    def _join(self, tree: _Tree, u_n: Tensor) -> _Grown:
+        live = tree.owner < len(u_n)  # clusters of finished sequences linger one step
+        if not bool(live.all()):
+            renumber = live.cumsum(0) - 1
+            tree.refs = renumber[tree.refs].clamp_min(0)
+            tree.owner, tree.u, tree.g_hat = tree.owner[live], tree.u[live], tree.g_hat[live]
+        u = torch.cat([tree.u + u_n[tree.owner], u_n])
+        inner = self._embed(u)
+        g_hat = self._value(inner, self.folded.w_g, self.folded.b_g)
+        change = self._value(inner, self.folded.w_join, self.folded.b_join)
+        change[: len(tree.u)] -= tree.g_hat
+        return _Grown(u, g_hat, change)
+
+    def _score(
+        self, tree: _Tree, change: Tensor, base: Tensor
+    ) -> tuple[Int[Tensor, "rows K"], Float64[Tensor, "rows K"]]:
+        """Log-probabilities of each row's candidates, and which grown cluster each stands for."""
+        n_rows, n_slots = len(tree.k), int(tree.k.max()) + 1
+        slots = torch.arange(n_slots, device=tree.k.device)
+        refs = torch.nn.functional.pad(tree.refs, (0, n_slots - tree.refs.shape[1]))
+        alone = (len(tree.u) + tree.sequence)[:, None]
+        refs = torch.where(slots == tree.k[:, None], alone, refs)
+        row, slot = (slots <= tree.k[:, None]).nonzero(as_tuple=True)
+        ref = refs[row, slot]
+        start = tree.total + base[tree.sequence]
+        logits = torch.cat(
+            [
+                self.model.logit(start.index_select(0, r).add_(change.index_select(0, c)))
+                for r, c in zip(row.split(CHUNK), ref.split(CHUNK), strict=True)
+            ]
+        )
+        self.n_logit += len(logits)
+        scores = torch.full((n_rows, n_slots), -torch.inf, dtype=torch.float64, device=row.device)
+        scores[row, slot] = logits.double()
+        return refs, scores.log_softmax(1)
+
+    def _embed(self, u: Float[Tensor, "clusters width"]) -> Float[Tensor, "clusters width"]:
+        self.n_embed += len(u)
+        return torch.cat([self.model.embed(part + self.folded.b_u) for part in u.split(CHUNK)])
+
+    @staticmethod
+    def _value(inner: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.addmm(bias, inner, weight.T)
+
+    @staticmethod
+    def _sum_of_q(sequences: _Sequences) -> Float64[Tensor, "sequences width"]:
+        """The sum over each sequence's points, point by point so that no big table is made."""
+        total = torch.zeros(
+            (len(sequences.lengths), sequences.points.q.shape[1]),
+            dtype=torch.float64,
+            device=sequences.index.device,
+        )
+        for n in range(int(sequences.lengths[0])):
+            active = int((sequences.lengths > n).sum())
+            total[:active] += sequences.points.q[sequences.index[:active, n]]
+        return total
+
+
+def _read_labels(
+    tree: _Tree, finished: list[tuple[tuple[Tensor, Tensor, Tensor], int]], n_max: int
+) -> Drawn:
+    """Walk back from the final rows of every sequence; the longest sequences come first."""
+    waiting = finished[::-1]
+    sequence, count, log_q = (torch.cat([rows[i] for rows, _ in waiting]) for i in range(3))
+    labels = torch.zeros(len(sequence), n_max, dtype=torch.int64, device=sequence.device)
+    where = torch.zeros(0, dtype=torch.long, device=sequence.device)
+    for n in range(n_max, 1, -1):
+        choices, parents = tree.choices[n - 2], tree.parents[n - 2]
+        if waiting and waiting[0][1] == n:
+            # These stood at the end of the rows after n points, behind those that went on.
+            ended = len(waiting.pop(0)[0][0])
+            end = len(choices)
+            where = torch.cat([where, torch.arange(end - ended, end, device=where.device)])
+        labels[: len(where), n - 1] = choices[where].long()
+        where = parents[where].long()
+    return Drawn(sequence, labels, count, log_q)
+
+
+# -- the public functions -----------------------------------------------------------------------
+
+
+def sample(
+    model: NCP,
+    x: Any,
+    n_samples: int = 1000,
+    *,
+    orders: int | str = 1,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Partitions:
+    """Exact iid samples of q(c | x).
+
+    Arguments:
+        model: A trained network.
+        x: One data set, `(N, *event_shape)`.
+        n_samples: S.
+        orders: The number of random orders that the samples are spread over; 1 is the given order,
+            `"each"` gives every sample an order of its own.
+        seed: Makes the call reproducible.
+        progress: Called with (points assigned, points in all).
+
+    Returns:
+        Distinct rows in the caller's order of points, with `log_q` in the order of the draw.
+    """
+    return sample_many(model, [x], n_samples, orders=orders, seed=seed, progress=progress)[0]
+
+
+@torch.no_grad()
+def sample_many(
+    model: NCP,
+    xs: Sequence[Any],
+    n_samples: int = 1000,
+    *,
+    orders: int | str = 1,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> list[Partitions]:
+    """Samples for many data sets of any sizes at once; arguments as for `sample`."""
+    data = [model.check_points(x) for x in xs]
+    n_orders = _check_orders(n_samples, orders)
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    shares = _shares(n_samples, n_orders)
+    results: list[list[_Rows]] = [[] for _ in data]
+    counter = _Counter(sum(len(x) for x in data) * len(shares), progress)
+    sampler = TreeSampler(model)
+    for block in _blocks([len(x) for x in data], shares):
+        drawn_orders = {
+            d: _orders_for(orders, count, len(data[d]), generator) for d, count in block
+        }
+        _run_block(sampler, data, block, drawn_orders, split_counts(generator), counter, results)
+    counter.finish()
+    return [_collect(rows, merge=orders == 1 and len(shares) > 1) for rows in results]
+
+
+@torch.no_grad()
+def beam_search(model: NCP, x: Any, beam: int = 32) -> Partitions:
+    """The most probable partitions found by beam search, best first.
+
+    Arguments:
+        model: A trained network.
+        x: One data set, `(N, *event_shape)`.
+        beam: Prefixes kept at each step, and partitions returned (fewer if there are fewer).
+    """
+    if beam < 1:
+        raise ValueError(f"Expected beam >= 1 but got {beam}")
+    data = [model.check_points(x)]
+    results: list[list[_Rows]] = [[]]
+    order = torch.arange(len(data[0]), device=model.device)[None]
+    block = [(0, np.array([1]))]
+    _run_block(
+        TreeSampler(model), data, block, {0: order}, keep_best(beam), _Counter(0, None), results
+    )
+    found = _collect(results[0])
+    return found[np.argsort(-found.log_q, kind="stable")]
+
+
+@torch.no_grad()
+def assign(
+    model: NCP, x_new: Any, x: Any, labels: Any
+) -> Float64[Tensor, "M K"]:
+    """Probabilities of new points joining each cluster of a given partition, or a new one.
+
+    Each new point is scored on its own, as the last one after the N given points:
+    p(c_{N+1} = k | c_{1:N}, x_{1:N+1}).
+
+    Arguments:
+        model: A trained network.
+        x_new: New points, `(M, *event_shape)`.
+        x, labels: The data set `(N, *event_shape)` and its canonical labels `(N,)`.
+
+    Returns:
+        `(M, K + 1)` probabilities; the last column is "a new cluster".
+    """
+    points, new = model.check_points(x), model.check_points(x_new)
+    label = check_labels(labels, len(points)).to(model.device)
+    if label.dim() != 1:
+        raise ValueError(f"Expected labels of shape (N,) but got {tuple(label.shape)}")
+    sampler = TreeSampler(model)
+    folded = sampler.folded
+    n_clusters = int(label.max()) + 1
+    encoded = _encode(model, points, folded)
+    u = torch.zeros(n_clusters + 1, encoded.u.shape[1], dtype=torch.float64, device=model.device)
+    u = u.index_add(0, label, encoded.u.double()).to(model.dtype)  # the last row: a new cluster
+    g_hat = torch.addmm(folded.b_g, sampler._embed(u[:-1]), folded.w_g.T)
+    g_hat = torch.cat([g_hat, torch.zeros_like(g_hat[:1])])
+    total = g_hat.sum(0)
+    probabilities = []
+    for part in new.split(max(1, CHUNK // (n_clusters + 1))):
+        joining = model.encode(part, folded)
+        inner = sampler._embed((u + joining.u[:, None]).flatten(0, 1))
+        y = torch.addmm(folded.b_join, inner, folded.w_join.T).view(len(part), n_clusters + 1, -1)
+        y += total - g_hat + joining.static[:, None]
+        logits = model.logit(y.flatten(0, 1)).view(len(part), n_clusters + 1)
+        probabilities.append(logits.double().softmax(1))
+    return torch.cat(probabilities)
+
+
+# -- from data sets to sequences and back -------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """Final rows of one data set, in the caller's order of points."""
+
+    labels: Tensor
+    count: Tensor
+    log_q: Tensor
+
+
+class _Counter:
+    """Counts assigned points and tells the progress hook."""
+
+    def __init__(self, total: int, hook: Progress | None) -> None:
+        self.total, self.hook, self.done = total, hook, 0
+
+    def __call__(self, n: int) -> None:
+        self.done = min(self.done + n, self.total)
+        if self.hook is not None:
+            self.hook(self.done, self.total)
+
+    def finish(self) -> None:
+        if self.hook is not None:
+            self.hook(self.total, self.total)
+
+
+def _check_orders(n_samples: int, orders: int | str) -> int:
+    if isinstance(n_samples, bool) or not isinstance(n_samples, int | np.integer) or n_samples < 1:
+        raise ValueError(f"Expected n_samples to be an integer >= 1 but got {n_samples!r}")
+    if orders == "each":
+        return int(n_samples)
+    if isinstance(orders, bool) or not isinstance(orders, int | np.integer) or orders < 1:
+        raise ValueError(f"Expected orders to be an integer >= 1 or 'each' but got {orders!r}")
+    return min(int(orders), int(n_samples))
+
+
+def _orders_for(
+    orders: int | str, counts: np.ndarray, n_points: int, generator: torch.Generator
+) -> Int[Tensor, "orders N"]:
+    if orders == 1:
+        return torch.arange(n_points).expand(len(counts), n_points)
+    return random_orders(len(counts), n_points, generator)
+
+
+def _shares(n_samples: int, n_orders: int) -> Int[np.ndarray, " parts"]:
+    """The samples of each order, none above what a block holds."""
+    parts = max(n_orders, -(-n_samples // BLOCK_SAMPLES))
+    return n_samples // parts + (np.arange(parts) < n_samples % parts)
+
+
+def _blocks(
+    sizes: list[int], shares: Int[np.ndarray, " parts"]
+) -> list[list[tuple[int, np.ndarray]]]:
+    """Split the work so that the rows and positions of a block fit in memory.
+
+    Returns blocks of (data set, samples of each of its orders); a data set may be in several.
+    """
+    blocks: list[list[tuple[int, np.ndarray]]] = [[]]
+    samples = positions = 0
+    for d, n in enumerate(sizes):
+        at = 0
+        while at < len(shares):
+            room = (BLOCK_POSITIONS - positions) // n
+            fits = np.searchsorted(np.cumsum(shares[at:]), BLOCK_SAMPLES - samples, "right")
+            take = int(min(room, fits))
+            if take < 1 and blocks[-1]:
+                blocks.append([])
+                samples = positions = 0
+                continue
+            part = shares[at : at + max(1, take)]
+            blocks[-1].append((d, part))
+            samples, positions = samples + int(part.sum()), positions + n * len(part)
+            at += len(part)
+    return blocks
+
+
+def _encode(model: NCP, x: Tensor, folded: Folded) -> Points:
+    parts = [model.encode(part, folded) for part in x.split(CHUNK)]
+    return type(parts[0])(*(torch.cat(tables) for tables in zip(*parts, strict=True)))
+
+
+def _run_block(
+    sampler: TreeSampler,
+    data: list[Tensor],
+    block: list[tuple[int, np.ndarray]],
+    orders: dict[int, Tensor],
+    policy: Policy,
+    counter: _Counter,
+    results: list[list[_Rows]],
+) -> None:
+    """Run the sequences of a block and file the rows under their data sets."""
+    model = sampler.model
+    members = sorted(block, key=lambda member: -len(data[member[0]]))
+    n_max = len(data[members[0][0]])
+    offset = 0
+    index, lengths, counts, owner, order_rows = [], [], [], [], []
+    for d, count in members:
+        order = orders[d].to(model.device)
+        index.append(torch.nn.functional.pad(order + offset, (0, n_max - order.shape[1])))
+        order_rows.append(torch.nn.functional.pad(order, (0, n_max - order.shape[1])))
+        lengths += [len(data[d])] * len(order)
+        owner += [d] * len(order)
+        counts.append(torch.as_tensor(count, device=model.device))
+        offset += len(data[d])
+    encoded = _encode(model, torch.cat([data[d] for d, _ in members]), sampler.folded)
+    sequences = _Sequences(
+        encoded,
+        torch.cat(index),
+        torch.tensor(lengths, device=model.device),
+        torch.cat(counts),
+    )
+    drawn = sampler.run(sequences, policy, counter)
+    order = torch.cat(order_rows)
+    ends = torch.searchsorted(drawn.sequence, torch.arange(len(owner), device=model.device), right=True)
+    start = 0
+    for d, last in _runs(owner):
+        end = int(ends[last])
+        n = len(data[d])
+        along = drawn.labels[start:end, :n]
+        row_order = order[drawn.sequence[start:end], :n]
+        labels = canonical(torch.empty_like(along).scatter_(1, row_order, along))
+        results[d].append(_Rows(labels, drawn.count[start:end], drawn.log_q[start:end]))
+        start = end
+
+
+def _runs(owner: list[int]) -> list[tuple[int, int]]:
+    """(value, index of its last entry) of each run of equal values."""
+    return [
+        (value, i)
+        for i, value in enumerate(owner)
+        if i + 1 == len(owner) or owner[i + 1] != value
+    ]
+
+
+def _collect(rows: list[_Rows], merge: bool = False) -> Partitions:
+    """One result of all blocks; equal rows of one order that several blocks drew are merged."""
+    labels, count, log_q = (
+        torch.cat(column).cpu().numpy() for column in zip(*rows, strict=True)
+    )
+    if merge:
+        labels, first, inverse = np.unique(labels, axis=0, return_index=True, return_inverse=True)
+        count = np.bincount(inverse.reshape(-1), weights=count).astype(np.int64)
+        log_q = log_q[first]
+    return Partitions(labels, count, log_q)

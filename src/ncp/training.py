@@ -1,0 +1,713 @@
+r"""Training: one visible loop.
+
+A step draws data sets from the mixture, each in one or more random orders, sums the negative
+log-likelihood of all sequences, divides by the number of points, clips the gradient and lets Adam
+move the weights. Data sets are worked through in pieces that fit the cache, with gradients
+accumulated, so a step's memory does not grow with its size.
+
+Nothing of the random stream is state: the data of step t of rank r come from a generator seeded
+with (seed, rollbacks, r, t). So a run that is killed and resumed repeats exactly the steps that
+the last checkpoint had not seen, and the next batch can be drawn in the background.
+
+With several processes each draws data of its own; gradients and point counts are summed over all,
+so two ranks are one rank with twice the batch. What travels in a step is one vector of the
+parameters' length.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ncp.checkpoint import Checkpoint, read, save_model, write, write_atomically
+from ncp.losses import Sequences, likelihoods, pairwise_loss, sequences
+from ncp.mixture import Mixture
+from ncp.model import CHUNK, NCP, NCPConfig, candidates_per_row, groups_of
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+Validate = Callable[[NCP], Mapping[str, float]]
+
+CHECKPOINTS_KEPT = 3
+BAD_STEPS_IN_A_ROW = 5
+ROLLBACKS = 8
+MONITOR_ORDERS = 8  # the paper's number of orders for the symmetry monitor
+MONITOR_DATASETS = 4
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a model is trained. The defaults are the fast recipe.
+
+    Arguments:
+        steps: Optimiser steps.
+        points_per_step: Points of a step, whatever N: the number of data sets follows.
+        datasets_per_step: Data sets of a step, instead of `points_per_step` (the paper: 48).
+        sizes_per_step: Different N in a step; the points are spread evenly over them.
+        orders: Random orders in which each data set is scored.
+        share_partition: All data sets of one size in a step have the same partition.
+        schedule: `"cosine"` (linear warm-up, then cosine decay), `"paper"` (`learning_rate` for
+            1,000 steps, a tenth of it afterwards) or `"constant"`.
+        learning_rate, final_learning_rate, warmup: Peak, end and number of warm-up steps.
+        clip: Largest norm of the gradient; 0 for none.
+        ema: Decay of the exponential moving average of the weights; 0 for none. With it, the
+            average is what is validated and shipped.
+        rao_blackwell: Number r of last points with exact soft targets.
+        pairwise_steps: Steps with the pairwise warm-up of the encoder.
+        prefetch: Draw the next step's data in a background thread.
+        log_every, validate_every: Steps between lines of the log and between validations.
+        checkpoint_seconds: Time between checkpoints.
+    """
+
+    steps: int = 20_000
+    points_per_step: int = 3200
+    datasets_per_step: int = 0
+    sizes_per_step: int = 4
+    orders: int = 1
+    share_partition: bool = False
+    schedule: str = "cosine"
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-6
+    warmup: int = 200
+    clip: float = 1.0
+    ema: float = 0.999
+    rao_blackwell: int = 0
+    pairwise_steps: int = 0
+    prefetch: bool = False
+    log_every: int = 10
+    validate_every: int = 500
+    checkpoint_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        at_least = {
+            "steps": 1, "points_per_step": 0, "datasets_per_step": 0, "sizes_per_step": 1,
+            "orders": 1, "warmup": 0, "rao_blackwell": 0, "pairwise_steps": 0, "log_every": 1,
+            "validate_every": 1, "learning_rate": 0, "final_learning_rate": 0, "clip": 0, "ema": 0,
+            "checkpoint_seconds": 0,
+        }  # fmt: skip
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+                raise ValueError(f"Expected training.{name} >= {least} but got {value!r}")
+        if (self.points_per_step > 0) == (self.datasets_per_step > 0):
+            raise ValueError(
+                "Expected either training.points_per_step or training.datasets_per_step "
+                f"but got {self.points_per_step} and {self.datasets_per_step}"
+            )
+        if self.schedule not in ("cosine", "paper", "constant"):
+            raise ValueError(
+                f"Expected training.schedule cosine, paper or constant but got {self.schedule!r}"
+            )
+        if not 0 <= self.ema < 1:
+            raise ValueError(f"Expected training.ema in [0, 1) but got {self.ema}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step (counted from 0)."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        if self.schedule == "paper":
+            return self.learning_rate if step < 1000 else self.learning_rate / 10
+        if step < self.warmup:
+            return self.learning_rate * (step + 1) / self.warmup
+        done = (step - self.warmup) / max(1, self.steps - self.warmup)
+        span = self.learning_rate - self.final_learning_rate
+        return self.final_learning_rate + span * (1 + math.cos(math.pi * min(1.0, done))) / 2
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run: what `experiments/NAME.toml` says."""
+
+    name: str
+    seed: int
+    model: NCPConfig
+    mixture: Mixture
+    training: TrainingConfig
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> RunConfig:
+        """From the tables of a TOML file; unknown keys are refused."""
+        _only(plain, {"name", "seed", "model", "mixture", "training"}, "a run")
+        for key in ("name", "mixture"):
+            if key not in plain:
+                raise ValueError(f"Expected the key {key!r} in a run but got {sorted(plain)}")
+        mixture = Mixture.from_dict(plain["mixture"])
+        training = dict(plain.get("training", {}))
+        _only(training, {field.name for field in fields(TrainingConfig)}, "training")
+        if "datasets_per_step" in training and "points_per_step" not in training:
+            training["points_per_step"] = 0
+        model = {"event_shape": mixture.event_shape, **plain.get("model", {})}
+        return cls(
+            name=str(plain["name"]),
+            seed=int(plain.get("seed", 0)),
+            model=NCPConfig.from_dict(model),
+            mixture=mixture,
+            training=TrainingConfig(**training),
+        )
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> RunConfig:
+        """Read `experiments/NAME.toml`."""
+        try:
+            import tomllib
+        except ModuleNotFoundError:  # Python 3.10
+            import tomli as tomllib
+        try:
+            return cls.from_dict(tomllib.loads(Path(path).read_text()))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"Expected TOML in {str(path)!r} but got: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict, as a checkpoint's header carries it."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "model": self.model.to_dict(),
+            "mixture": self.mixture.to_dict(),
+            "training": asdict(self.training),
+        }
+
+
+def _only(plain: Mapping[str, Any], known: set[str], what: str) -> None:
+    if not isinstance(plain, Mapping) or set(plain) - known:
+        unknown = sorted(set(plain) - known) if isinstance(plain, Mapping) else plain
+        raise ValueError(f"Expected keys of {what} among {sorted(known)} but got {unknown}")
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def stream(*key: int) -> torch.Generator:
+    """A generator that depends on nothing but the key."""
+    state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state) % 2**63)
+
+
+def draw(run: RunConfig, *key: int) -> list[Sequences]:
+    """The data of one step: a few sizes N, for each some data sets in random orders."""
+    config, generator = run.training, stream(run.seed, *key)
+    pieces = []
+    low, high = run.mixture.sizes
+    for _ in range(config.sizes_per_step):
+        n = int(torch.randint(low, high + 1, (), generator=generator))
+        if config.points_per_step:
+            share = config.points_per_step / config.sizes_per_step / config.orders
+            n_datasets = max(1, round(share / n))
+        else:
+            n_datasets = max(1, config.datasets_per_step // config.sizes_per_step)
+        batch = run.mixture.sample(
+            n_datasets,
+            n,
+            share_partition=config.share_partition,
+            extra_parameters=config.rao_blackwell,
+            generator=generator,
+        )
+        pieces.append(sequences(batch, config.orders, run.mixture, config.rao_blackwell, generator))
+    return pieces
+
+
+def micro_batches(pieces: list[Sequences], limit: int = CHUNK) -> Iterator[Sequences]:
+    """Groups of whole data sets whose candidates fit the cache."""
+    for piece in pieces:
+        n_orders, n = piece.labels.shape[1:]
+        lengths = torch.full((len(piece.labels),), n)
+        costs = candidates_per_row(piece.labels[:, 0], lengths) * n_orders
+        for rows in groups_of(costs, limit):
+            yield piece[rows]
+
+
+def _to(data: Sequences, model: NCP) -> Sequences:
+    targets = None if data.targets is None else data.targets.to(model.device, model.dtype)
+    return Sequences(
+        data.x.to(model.device, model.dtype),
+        data.labels.to(model.device),
+        data.orders.to(model.device),
+        targets,
+    )
+
+
+# -- one step ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """Sums over the sequences of a step."""
+
+    loss: float = 0.0
+    points: int = 0
+    right: int = 0
+    scored: int = 0
+    candidates: int = 0
+
+
+def accumulate(model: NCP, pieces: list[Sequences], pairwise: bool = False) -> Tally:
+    """Add the gradient of the summed negative log-likelihood of `pieces` to the parameters."""
+    tally = Tally()
+    for data in micro_batches(pieces):
+        data = _to(data, model)
+        result = likelihoods(model, data)
+        loss = result.loss + pairwise_loss(model, data) if pairwise else result.loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        n_datasets, n_orders, n = data.labels.shape
+        tally.loss -= float(result.log_prob.sum())
+        tally.points += n_datasets * n_orders * n
+        tally.scored += n_datasets * n_orders * (n - 1)
+        tally.right += int(result.n_right)
+        flat = data.labels.flatten(0, 1)
+        lengths = torch.full((len(flat),), n, device=flat.device)
+        tally.candidates += int(candidates_per_row(flat, lengths).sum())
+    return tally
+
+
+def reduce_gradients(model: NCP, n_points: int, fabric: Fabric | None) -> int:
+    """Sum gradients and points over all processes, then divide by the points."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.view(-1) for g in gradients])
+    if fabric is not None and fabric.world_size > 1:
+        together = torch.cat([flat, flat.new_tensor([float(n_points)])])
+        together = fabric.all_reduce(together, reduce_op="sum")  # type: ignore[assignment]
+        flat, n_points = together[:-1], round(float(together[-1]))
+    flat = flat / n_points
+    for gradient, values in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(values.view_as(gradient))
+    return n_points
+
+
+@torch.no_grad()
+def permutation_spread(model: NCP, run: RunConfig, *key: int) -> dict[str, float]:
+    """The paper's symmetry monitor: log q of the true labels over 8 random orders.
+
+    `permutation_variance` is the variance of the joint log-likelihood, averaged over data sets;
+    `permutation_spread` the sd of p(c | x) over its mean.
+    """
+    generator = stream(run.seed, *key)
+    batch = run.mixture.sample(MONITOR_DATASETS, generator=generator)
+    data = sequences(batch, MONITOR_ORDERS, run.mixture, generator=generator)
+    log_p = torch.cat(
+        [likelihoods(model, _to(part, model)).log_prob for part in micro_batches([data])]
+    ).double()
+    p = (log_p - log_p.amax(1, keepdim=True)).exp()
+    return {
+        "permutation_variance": float(log_p.var(1).mean()),
+        "permutation_spread": float((p.std(1) / p.mean(1)).mean()),
+    }
+
+
+@torch.no_grad()
+def held_out_nll(model: NCP, run: RunConfig, n_points: int = 6400) -> float:
+    """Mean negative log-likelihood per point on data that no step draws."""
+    generator = stream(run.seed, 2**40)
+    low, high = run.mixture.sizes
+    total = points = 0.0
+    for n in sorted({low, (low + high) // 2, high}):
+        batch = run.mixture.sample(max(1, n_points // 3 // n), n, generator=generator)
+        data = sequences(batch, 1, run.mixture, generator=generator)
+        for part in micro_batches([data]):
+            total -= float(likelihoods(model, _to(part, model)).log_prob.sum())
+            points += part.labels.numel()
+    return total / points
+
+
+# -- the state of a run and its checkpoints ------------------------------------------------------
+
+
+class Trainer:
+    """The state of a run: weights, their average, the optimiser, how far it is.
+
+    Arguments:
+        run: The config.
+        directory: Where checkpoints and the log go.
+        fabric: Device, precision and processes (`lightning_fabric.Fabric`, launched); None is one
+            process on the CPU.
+    """
+
+    def __init__(
+        self, run: RunConfig, directory: str | os.PathLike[str], fabric: Fabric | None = None
+    ) -> None:
+        self.run = run
+        self.directory = Path(directory)
+        self.fabric = fabric
+        self.is_first = fabric is None or fabric.is_global_zero
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(run.seed)
+            self.model = NCP(run.model, run.mixture)
+        if fabric is not None:
+            self.model.to(fabric.device)
+        self.average = deepcopy(self.model) if run.training.ema else None
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=run.training.learning_rate)
+        self.step = 0
+        self.rate_factor = 1.0
+        self.rollbacks = 0
+        self.seconds = 0.0
+        self.metrics: dict[str, float] = {}
+
+    @property
+    def best(self) -> NCP:
+        """The weights that are validated and shipped."""
+        return self.model if self.average is None else self.average
+
+    # -- checkpoints
+
+    def save(self) -> Path:
+        """Write a training checkpoint and drop the oldest ones."""
+        path = self.directory / f"checkpoint-{self.step:08d}.safetensors"
+        if self.is_first:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write(path, self._checkpoint())
+            for old in checkpoints(self.directory)[:-CHECKPOINTS_KEPT]:
+                old.unlink(missing_ok=True)
+        return path
+
+    def _checkpoint(self) -> Checkpoint:
+        state: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            moments = self.optimizer.state.get(parameter, {})
+            for key in ("exp_avg", "exp_avg_sq", "step"):
+                if key in moments:
+                    state[f"optimizer.{key}.{name}"] = torch.as_tensor(moments[key])
+        if self.average is not None:
+            state |= {f"average.{n}": p for n, p in self.average.state_dict().items()}
+        info = {
+            "name": self.run.name,
+            "run": self.run.to_dict(),
+            "step": self.step,
+            "rate_factor": self.rate_factor,
+            "rollbacks": self.rollbacks,
+            "seconds": self.seconds,
+            "metrics": self.metrics,
+            "commit": commit(),
+        }
+        weights = dict(self.model.state_dict())
+        return Checkpoint(self.run.model, self.run.mixture.to_dict(), weights, state, info)
+
+    def restore(self, path: Path) -> None:
+        """Go back to a training checkpoint of the same run."""
+        found = read(path)
+        if found.config != self.run.model or "step" not in found.info:
+            raise ValueError(f"Expected a checkpoint of run {self.run.name!r} but got {path.name}")
+        self.model.load_state_dict(found.weights)
+        if self.average is not None:
+            prefix = "average."
+            self.average.load_state_dict(
+                {n.removeprefix(prefix): t for n, t in found.state.items() if n.startswith(prefix)}
+            )
+        self.optimizer.state.clear()
+        for name, parameter in self.model.named_parameters():
+            moments = {
+                key: found.state[f"optimizer.{key}.{name}"].clone()
+                for key in ("exp_avg", "exp_avg_sq", "step")
+                if f"optimizer.{key}.{name}" in found.state
+            }
+            if moments:
+                for key in ("exp_avg", "exp_avg_sq"):
+                    moments[key] = moments[key].to(parameter.device)
+                self.optimizer.state[parameter] = moments
+        self.step = int(found.info["step"])
+        self.rate_factor = float(found.info["rate_factor"])
+        self.rollbacks = int(found.info["rollbacks"])
+        self.seconds = float(found.info["seconds"])
+        self.metrics = dict(found.info["metrics"])
+
+    def resume(self, warn: Callable[[str], None] = print) -> bool:
+        """Restore the newest checkpoint that can be read. False if there is none."""
+        for path in reversed(checkpoints(self.directory)):
+            try:
+                self.restore(path)
+            except (ValueError, RuntimeError, KeyError) as error:
+                warn(f"Skipping {path.name}: {error}")
+            else:
+                return True
+        return False
+
+    def ship(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the weights alone (the average, if there is one) with all that made them."""
+        path = self.directory / f"{self.run.name}.safetensors" if path is None else Path(path)
+        if self.is_first:
+            save_model(
+                path,
+                self.best,
+                name=self.run.name,
+                run=self.run.to_dict(),
+                step=self.step,
+                seconds=self.seconds,
+                metrics=self.metrics,
+                commit=commit(),
+            )
+        return path
+
+    # -- steps
+
+    def advance(self, pieces: list[Sequences]) -> dict[str, float] | None:
+        """One optimiser step; None if its loss or gradient was not finite (nothing moves then)."""
+        config = self.run.training
+        self.optimizer.zero_grad(set_to_none=True)
+        tally = accumulate(self.model, pieces, pairwise=self.step < config.pairwise_steps)
+        reduce_gradients(self.model, tally.points, self.fabric)
+        parameters = list(self.model.parameters())
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip or math.inf))
+        rate = config.rate(self.step) * self.rate_factor
+        self.step += 1
+        if not math.isfinite(norm) or not math.isfinite(tally.loss):
+            return None
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        if self.average is not None:
+            # Early on the average follows quickly, so that it does not remember the start.
+            decay = min(config.ema, (1 + self.step) / (10 + self.step))
+            with torch.no_grad():
+                torch._foreach_lerp_(
+                    list(self.average.parameters()), list(self.model.parameters()), 1 - decay
+                )
+        return {
+            "nll": tally.loss / tally.points,
+            "accuracy": tally.right / max(1, tally.scored),
+            "gradient_norm": norm,
+            "learning_rate": rate,
+            "candidates": tally.candidates,
+        }
+
+    def roll_back(self) -> None:
+        """After several bad steps: the last good checkpoint, at half the learning rate."""
+        factor, rollbacks = self.rate_factor / 2, self.rollbacks + 1
+        if rollbacks > ROLLBACKS:
+            raise RuntimeError(f"The loss was not finite after {ROLLBACKS} rollbacks; giving up")
+        if not self.resume():
+            fresh = Trainer(self.run, self.directory, self.fabric)
+            self.__dict__.update(fresh.__dict__)
+        self.rate_factor, self.rollbacks = factor, rollbacks
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The training checkpoints of a run, oldest first."""
+    return sorted(directory.glob("checkpoint-*.safetensors"))
+
+
+def commit() -> str | None:
+    """The commit of the source tree, when there is one."""
+    head = Path(__file__).resolve().parents[2] / ".git"
+    try:
+        reference = (head / "HEAD").read_text().strip()
+        if reference.startswith("ref: "):
+            reference = (head / reference[5:]).read_text().strip()
+    except OSError:
+        return None
+    return reference
+
+
+# -- the loop ------------------------------------------------------------------------------------
+
+
+def train(
+    run: RunConfig,
+    directory: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    validate: Validate | None = None,
+    fabric: Fabric | None = None,
+    progress: bool = True,
+    seconds: float | None = None,
+) -> NCP:
+    """Train, or go on training, and ship the weights to `directory/NAME.safetensors`.
+
+    Arguments:
+        run: The config.
+        directory: Where checkpoints, `log.jsonl` and the final weights go.
+        resume: Go on from the newest checkpoint that can be read.
+        validate: Called with the model every `validate_every` steps; what it returns is logged.
+        fabric: See `Trainer`.
+        progress: Show a progress bar.
+        seconds: Stop (with a checkpoint) after this long.
+
+    Returns:
+        The trained model (the averaged weights, if averaging is on).
+    """
+    trainer = Trainer(run, directory, fabric)
+    existing = checkpoints(trainer.directory)
+    if existing and not resume:
+        raise ValueError(
+            f"Expected an empty run directory but {str(directory)!r} has checkpoints; "
+            "resume it, or choose another"
+        )
+    if resume and not trainer.resume():
+        raise ValueError(f"Expected a readable checkpoint in {str(directory)!r} but found none")
+    config = run.training
+    rank = 0 if fabric is None else fabric.global_rank
+    log = _Log(trainer, fabric)
+    started = last_saved = time.monotonic()
+    before = trainer.seconds
+    bad = 0
+    with _bar(run, trainer, progress) as show, _interrupt() as stopped, _Drawer(run, rank) as next_:
+        while trainer.step < config.steps:
+            pieces = next_(trainer.rollbacks, trainer.step)
+            result = trainer.advance(pieces)
+            trainer.seconds = before + time.monotonic() - started
+            if result is None:
+                bad += 1
+                log.write({"step": trainer.step, "event": "non-finite step skipped"})
+                if bad >= BAD_STEPS_IN_A_ROW:
+                    trainer.roll_back()
+                    log.write({"step": trainer.step, "event": "rolled back, half the learning rate"})
+                    bad = 0
+                continue
+            bad = 0
+            log.add(result)
+            if trainer.step % config.log_every == 0:
+                log.flush(permutation_spread(trainer.model, run, 2**41, rank, trainer.step))
+            if trainer.step % config.validate_every == 0 or trainer.step == config.steps:
+                trainer.metrics = {"held_out_nll": held_out_nll(trainer.best, run)}
+                trainer.metrics |= dict(validate(trainer.best)) if validate is not None else {}
+                log.write({"step": trainer.step, **trainer.metrics})
+            show(log.latest)
+            out_of_time = seconds is not None and time.monotonic() - started > seconds
+            if time.monotonic() - last_saved > config.checkpoint_seconds:
+                trainer.save()
+                last_saved = time.monotonic()
+            if stopped.is_set() or out_of_time:
+                break
+    trainer.save()
+    trainer.ship()
+    return trainer.best.eval()
+
+
+class _Log:
+    """Averages of each few steps as lines of JSON, and to TensorBoard where it is installed."""
+
+    def __init__(self, trainer: Trainer, fabric: Fabric | None) -> None:
+        self.trainer = trainer
+        self.path = trainer.directory / "log.jsonl"
+        self.window: list[dict[str, float]] = []
+        self.since = time.monotonic()
+        self.latest: dict[str, float] = {}
+        self.board: Any = None
+        if not trainer.is_first:
+            return
+        trainer.directory.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():  # lines after the checkpoint will be written again
+            lines = [
+                line
+                for line in self.path.read_text().splitlines()
+                if line.endswith("}") and json.loads(line)["step"] <= trainer.step
+            ]
+            write_atomically(self.path, "".join(line + "\n" for line in lines).encode())
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self.board = SummaryWriter(str(trainer.directory / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def add(self, result: dict[str, float]) -> None:
+        self.window.append(result)
+
+    def flush(self, more: dict[str, float]) -> None:
+        now = time.monotonic()
+        mean = {k: sum(r[k] for r in self.window) / len(self.window) for k in self.window[0]}
+        rate = sum(r["candidates"] for r in self.window) / (now - self.since)
+        self.latest = mean | more | {"candidates_per_second": rate}
+        self.write({"step": self.trainer.step, "seconds": self.trainer.seconds, **self.latest})
+        self.window, self.since = [], now
+
+    def write(self, line: dict[str, Any]) -> None:
+        if not self.trainer.is_first:
+            return
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        if self.board is not None:
+            for key, value in line.items():
+                if key != "step" and isinstance(value, int | float):
+                    self.board.add_scalar(key, value, line["step"])
+
+
+class _Drawer:
+    """Draws a step's data, the next step's in the background where that is asked for."""
+
+    def __init__(self, run: RunConfig, rank: int) -> None:
+        self.run, self.rank = run, rank
+        self.pool = ThreadPoolExecutor(1) if run.training.prefetch else None
+        self.pending: tuple[tuple[int, ...], Any] | None = None
+
+    def __enter__(self) -> Callable[[int, int], list[Sequences]]:
+        return self._next
+
+    def __exit__(self, *_: object) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+
+    def _next(self, rollbacks: int, step: int) -> list[Sequences]:
+        key = (rollbacks, self.rank, step)
+        if self.pool is None:
+            return draw(self.run, *key)
+        ready = self.pending[1] if self.pending and self.pending[0] == key else None
+        following = (rollbacks, self.rank, step + 1)
+        pieces = draw(self.run, *key) if ready is None else ready.result()
+        self.pending = following, self.pool.submit(draw, self.run, *following)
+        return pieces  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _interrupt() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM end the run after the current step; a second Ctrl-C ends it at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def handle(number: int, _: object) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    previous = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _bar(
+    run: RunConfig, trainer: Trainer, wanted: bool
+) -> Iterator[Callable[[Mapping[str, float]], None]]:
+    if not wanted or not trainer.is_first:
+        yield lambda latest: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[monitors]}"),
+        refresh_per_second=2,
+    ) as bar:
+        task = bar.add_task(run.name, total=run.training.steps, monitors="")
+
+        def show(latest: Mapping[str, float]) -> None:
+            monitors = ""
+            if latest:
+                monitors = (
+                    f"nll {latest['nll']:.4f}  acc {latest['accuracy']:.3f}  "
+                    f"var {latest['permutation_variance']:.3g}  "
+                    f"{latest['candidates_per_second'] / 1000:.0f}k cand/s"
+                )
+            bar.update(task, completed=trainer.step, monitors=monitors)
+
+        yield show
