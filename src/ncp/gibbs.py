@@ -1,0 +1,969 @@
+"""Markov chains over partitions that are exact in the limit.
+
+*Collapsed Gibbs* (Neal 2000, algorithm 3; conjugate likelihoods): a sweep draws every label from
+
+    p(c_i = k | c_-i, x)  proportional to  p(c_i = k | c_-i) p(x_i | {x_j : j != i, c_j = k}),
+
+with the parameters integrated out. *Algorithm 8* (any likelihood with a density) keeps one
+parameter a cluster: a label chooses among the clusters there are and ``m`` parameters drawn afresh
+from the base measure, each with 1/m of the new cluster's prior weight, and then every parameter
+is moved by a step that leaves p(theta_k | x in k) invariant. *Independence Metropolis-Hastings*
+proposes a whole partition c' from any sampler q and accepts it with probability
+
+    min(1, p(c', x) q(c) / (p(c, x) q(c'))),
+
+alternated with Gibbs sweeps: the sampler jumps between modes, the sweeps polish.
+
+A sweep costs O(NK): clusters keep sufficient statistics, which change by one point at a time, and
+the loops are compiled (`ncp._gibbs_kernels`) for the likelihoods of the package. All priors enter
+as two tables, see `prior_tables`, so one kernel serves them all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import ceil, log, pi
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+
+from ncp.exact import check_data_set, conjugate_likelihood
+from ncp.likelihoods import (
+    ConjugateLikelihood,
+    DensityLikelihood,
+    GaussianKnownVariance,
+)
+from ncp.mixture import Mixture
+from ncp.partitions import ArrayLike, canonical, check_labels
+from ncp.priors import Prior
+
+Progress = Callable[[int, int], object]
+Propose = Callable[[int, np.random.Generator], tuple[Any, Any]]
+STARTS = ("sequential", "one", "singletons", "prior")
+
+
+# --- what a run returns ---------------------------------------------------------------------------
+
+
+class ChainDiagnostics(NamedTuple):
+    """How far the chains can be trusted, for K and for the log joint.
+
+    Fields:
+        r_hat_k, r_hat_log_joint: split R-hat over all chains; above 1.01, run longer.
+        ess_k, ess_log_joint: effective number of independent draws over all chains.
+        chain_r_hat_k, chain_r_hat_log_joint: split R-hat of each chain's halves, (chains,).
+        chain_ess_k, chain_ess_log_joint: effective number of draws of each chain, (chains,).
+    """
+
+    r_hat_k: float
+    r_hat_log_joint: float
+    ess_k: float
+    ess_log_joint: float
+    chain_r_hat_k: np.ndarray
+    chain_r_hat_log_joint: np.ndarray
+    chain_ess_k: np.ndarray
+    chain_ess_log_joint: np.ndarray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Chains:
+    """The draws of several chains on one data set.
+
+    Args:
+        labels: canonical labels of shape (chains, draws, N).
+        log_joint: log p(c, x) of each draw, of shape (chains, draws); where a chain keeps
+            parameters (`neal8`), log p(c, theta, x).
+        acceptance: share of accepted proposals of each chain, of shape (chains,), or None when
+            nothing is ever rejected.
+    """
+
+    labels: np.ndarray
+    log_joint: np.ndarray
+    acceptance: np.ndarray | None = None
+
+    @property
+    def n_clusters(self) -> np.ndarray:
+        """The number of clusters of each draw, of shape (chains, draws)."""
+        return np.asarray(self.labels.max(axis=-1) + 1)
+
+    def unique(self) -> tuple[np.ndarray, np.ndarray]:
+        """The distinct rows over all chains (U, N) and how often each occurs (U,)."""
+        rows = self.labels.reshape(-1, self.labels.shape[-1])
+        labels, counts = np.unique(rows, axis=0, return_counts=True)
+        return labels, counts
+
+    def diagnostics(self) -> ChainDiagnostics:
+        """Split R-hat and effective sample size of K and of the log joint."""
+        k, joint = self.n_clusters, self.log_joint
+        return ChainDiagnostics(
+            split_r_hat(k),
+            split_r_hat(joint),
+            effective_sample_size(k),
+            effective_sample_size(joint),
+            np.array([split_r_hat(chain[None]) for chain in k]),
+            np.array([split_r_hat(chain[None]) for chain in joint]),
+            np.array([effective_sample_size(chain[None]) for chain in k]),
+            np.array([effective_sample_size(chain[None]) for chain in joint]),
+        )
+
+    def __repr__(self) -> str:
+        n_chains, n_draws, n_points = self.labels.shape
+        text = f"Chains({n_chains} chains of {n_draws} draws, {n_points} points"
+        if self.acceptance is not None:
+            text += f", acceptance {self.acceptance.mean():.2f}"
+        return text + ")"
+
+
+def _split(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, dtype=np.float64)
+    if values.ndim != 2 or values.shape[1] < 4:
+        raise ValueError(
+            f"Expected values of shape (chains, draws) with draws >= 4 but got {values.shape}"
+        )
+    half = values.shape[1] // 2
+    return np.concatenate([values[:, :half], values[:, -half:]])
+
+
+def split_r_hat(values: np.ndarray) -> float:
+    """The potential scale reduction of half chains (Gelman et al. 2013),
+
+        R = sqrt(((n - 1)/n W + B/n) / W),
+
+    with B/n the variance of the means of the 2C half chains and W the mean of their variances.
+
+    Args:
+        values: one number a draw, of shape (chains, draws).
+
+    Returns:
+        1 when all values are equal, infinity when every half chain is stuck at its own value.
+
+    Example:
+        >>> split_r_hat(np.array([[0, 1, 0, 1], [1, 0, 1, 0]])) < 1.01
+        True
+        >>> split_r_hat(np.array([[0, 0, 0, 0], [1, 1, 1, 1]]))
+        inf
+    """
+    halves = _split(values)
+    within = halves.var(axis=1, ddof=1).mean()
+    between = halves.mean(axis=1).var(ddof=1)
+    if within == 0.0:
+        return 1.0 if between == 0.0 else float("inf")
+    n = halves.shape[1]
+    return float(np.sqrt((n - 1) / n + between / within))
+
+
+def effective_sample_size(values: np.ndarray) -> float:
+    """The number of independent draws with the same variance of the mean,
+
+        ESS = C n / (1 + 2 sum_t rho_t),
+
+    on half chains, with the sum cut where pairs of autocorrelations stop being positive and made
+    monotone (Geyer 1992; Vehtari et al. 2021).
+
+    Args:
+        values: one number a draw, of shape (chains, draws).
+
+    Returns:
+        At most C n log10(C n); C n when all values are equal.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> 1500 < effective_sample_size(rng.normal(size=(4, 500))) < 2500
+        True
+    """
+    halves = _split(values)
+    n_chains, n = halves.shape
+    if np.ptp(halves) == 0.0:
+        return float(n_chains * n)
+    centred = halves - halves.mean(axis=1, keepdims=True)
+    spectrum = np.fft.rfft(centred, n=2 ** (2 * n - 1).bit_length(), axis=1)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2, axis=1)[:, :n].mean(axis=0) / n
+    variance = covariance[0] + halves.mean(axis=1).var(ddof=1)
+    mean_variance = covariance[0] * n / (n - 1)
+    rho = 1.0 - (mean_variance - covariance) / variance
+    rho[0] = 1.0
+    limit = n_chains * n
+    return float(limit / max(_autocorrelation_time(rho), 1.0 / np.log10(limit)))
+
+
+def _autocorrelation_time(rho: np.ndarray) -> float:
+    """1 + 2 sum of rho, by Geyer's initial monotone sequence."""
+    pairs = rho[: len(rho) // 2 * 2].reshape(-1, 2).sum(axis=1)
+    negative = np.flatnonzero(pairs < 0.0)
+    stop = int(negative[0]) if len(negative) else len(pairs)
+    kept = np.minimum.accumulate(pairs[:stop])
+    tail = max(float(rho[2 * stop]), 0.0) if 2 * stop < len(rho) else 0.0
+    return float(-1.0 + 2.0 * kept.sum() + tail)
+
+
+# --- the prior as tables --------------------------------------------------------------------------
+
+
+class PriorTables(NamedTuple):
+    """A prior of product form, p(c) = V(K) prod_k W(n_k) for N points, as arrays of length N + 1.
+
+    Fields:
+        join: join[n] = log W(n + 1)/W(n), the weight of a cluster of n other points.
+        open: open[K] = log V(K + 1)/V(K), the weight of a new cluster beside K others.
+        size: size[n] = log W(n).
+        number: number[K] = log V(K).
+    """
+
+    join: np.ndarray
+    open: np.ndarray
+    size: np.ndarray
+    number: np.ndarray
+
+
+def prior_tables(prior: Prior, n_points: int) -> PriorTables:
+    """The tables of a prior, whose W(n) is Gamma(n - d)/Gamma(1 - d) with d its discount.
+
+    Args:
+        prior: any prior of the package (or a user's own).
+        n_points: N.
+
+    Example:
+        >>> from ncp.priors import CRP
+        >>> tables = prior_tables(CRP(0.7), 5)
+        >>> np.exp(tables.join[1:5]).round(6)
+        array([1., 2., 3., 4.])
+        >>> np.exp(tables.open[1:5]).round(6)
+        array([0.7, 0.7, 0.7, 0.7])
+    """
+    join, open_, size, number = np.zeros((4, n_points + 1))
+    join[1:] = np.log(np.arange(1, n_points + 1) - prior.discount)
+    size[2:] = np.cumsum(join[1:n_points])
+    number[0] = -np.inf
+    number[1:] = prior.log_v(n_points, torch.arange(1, n_points + 1)).numpy()
+    with np.errstate(invalid="ignore"):  # V(K) = 0 beyond some K: nothing opens there
+        open_[1:n_points] = np.where(np.isneginf(number[2:]), -np.inf, np.diff(number[1:]))
+    return PriorTables(join, open_, size, number)
+
+
+# --- engines: one chain of one kind of likelihood -------------------------------------------------
+
+
+class Engine(ABC):
+    """What a run needs: a state made from labels (-1: not assigned yet), and sweeps of it."""
+
+    @abstractmethod
+    def start(self, labels: np.ndarray, rng: np.random.Generator) -> Any:
+        """The state of a chain, owned by the caller and changed by `run`."""
+
+    @abstractmethod
+    def run(
+        self,
+        state: Any,
+        burn_in: int,
+        thin: int,
+        labels: np.ndarray,
+        log_joint: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        """`burn_in` sweeps, then `thin` for each row of the outputs (draws, N) and (draws,)."""
+
+
+class _GaussianEngine(Engine):
+    """Algorithm 3 for `GaussianKnownVariance`, compiled."""
+
+    def __init__(self, x: np.ndarray, likelihood: GaussianKnownVariance, tables: PriorTables):
+        n = np.arange(len(x) + 1)
+        noise, ratio = likelihood.noise_sd**2, (likelihood.prior_sd / likelihood.noise_sd) ** 2
+        dim = x.shape[1]
+        shrink = ratio / (1.0 + n * ratio)  # posterior mean = shrink * sum
+        variance = noise * (1.0 + shrink)
+        marginal = -0.5 * dim * (n * log(2.0 * pi * noise) + np.log1p(n * ratio))
+        constant = -0.5 * dim * np.log(2.0 * pi * variance)
+        offset = -0.5 * float((x**2).sum()) / noise
+        self.arguments = (
+            *tables, shrink, 1.0 / variance, constant, marginal, 0.5 * shrink / noise, offset
+        )  # fmt: skip
+        self.x = x
+
+    def start(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return labels.copy()
+
+    def run(
+        self,
+        state: np.ndarray,
+        burn_in: int,
+        thin: int,
+        labels: np.ndarray,
+        log_joint: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        from ncp._gibbs_kernels import gaussian_chain
+
+        gaussian_chain(self.x, state, *self.arguments, burn_in, thin, rng, labels, log_joint)
+
+
+class _StatisticsEngine(Engine):
+    """Algorithm 3 for a user's own conjugate likelihood: one call a point, not compiled."""
+
+    def __init__(self, x: np.ndarray, likelihood: ConjugateLikelihood, tables: PriorTables):
+        self.likelihood, self.tables = likelihood, tables
+        self.statistics = likelihood.statistics(torch.as_tensor(x)).double()
+
+    def start(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return labels.copy()
+
+    def run(
+        self,
+        state: np.ndarray,
+        burn_in: int,
+        thin: int,
+        labels: np.ndarray,
+        log_joint: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        for sweep in range(burn_in + len(labels) * thin):
+            for i in range(len(state)):
+                self._draw_label(state, i, rng)
+            if sweep >= burn_in and (sweep - burn_in + 1) % thin == 0:
+                row = (sweep - burn_in) // thin
+                labels[row] = canonical(state).numpy()
+                log_joint[row] = self._log_joint(labels[row])
+
+    def _sums(self, labels: np.ndarray, n_clusters: int) -> torch.Tensor:
+        sums = self.statistics.new_zeros(n_clusters, self.statistics.shape[1])
+        return sums.index_add_(0, torch.as_tensor(labels), self.statistics[: len(labels)])
+
+    def _draw_label(self, state: np.ndarray, i: int, rng: np.random.Generator) -> None:
+        state[i] = -1
+        names, compact = np.unique(state, return_inverse=True)
+        k = len(names) - 1  # name 0 is -1: this point and those not assigned yet
+        state[:] = compact - 1
+        sums = self._sums(compact, k + 1)[1:]
+        sums = torch.cat([sums, sums.new_zeros(1, sums.shape[1])])
+        log_marginal = self.likelihood.log_marginal_statistics
+        density = (log_marginal(sums + self.statistics[i]) - log_marginal(sums)).numpy()
+        sizes = np.bincount(compact, minlength=k + 1)[1:]
+        weights = density + np.append(self.tables.join[sizes], self.tables.open[k])
+        state[i] = _draw(weights, rng)
+
+    def _log_joint(self, labels: np.ndarray) -> float:
+        k = int(labels.max()) + 1
+        prior = self.tables.number[k] + self.tables.size[np.bincount(labels)].sum()
+        return float(prior + self.likelihood.log_marginal_statistics(self._sums(labels, k)).sum())
+
+
+def _draw(log_weights: np.ndarray, rng: np.random.Generator) -> int:
+    weights = np.exp(log_weights - log_weights.max()).cumsum()
+    return int(np.searchsorted(weights, rng.random() * weights[-1], side="right"))
+
+
+def _collapsed_engine(x: np.ndarray, mixture: Mixture) -> Engine:
+    likelihood = conjugate_likelihood(mixture)
+    tables = prior_tables(mixture.prior, len(x))
+    # exact types: a subclass may have changed the formulas that the kernels have built in
+    if type(likelihood) is GaussianKnownVariance:
+        return _GaussianEngine(x, likelihood, tables)
+    return _StatisticsEngine(x, likelihood, tables)
+
+
+class _ParameterState(NamedTuple):
+    labels: np.ndarray
+    parameters: np.ndarray  # one row a slot
+    settled: list[bool]
+
+
+class _ParameterEngine(Engine):
+    """Algorithm 8 for the density likelihoods of the package, compiled."""
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        likelihood: DensityLikelihood,
+        tables: PriorTables,
+        n_auxiliary: int,
+        kind: int,
+        hyper: np.ndarray,
+    ):
+        self.x, self.likelihood, self.tables = x, likelihood, tables
+        self.kind, self.hyper, self.n_auxiliary = kind, hyper, n_auxiliary
+
+    def start(self, labels: np.ndarray, rng: np.random.Generator) -> _ParameterState:
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        given = _best_parameters(torch.as_tensor(self.x)[None], self.likelihood, labels, generator)
+        parameters = np.zeros((len(self.x) + self.n_auxiliary, given.shape[1]))
+        parameters[: len(given)] = given.numpy()
+        return _ParameterState(labels.copy(), parameters, [len(given) == 0])
+
+    def run(
+        self,
+        state: _ParameterState,
+        burn_in: int,
+        thin: int,
+        labels: np.ndarray,
+        log_joint: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        from ncp._gibbs_kernels import density_chain
+
+        n_moves = 0 if state.settled[0] else 20
+        state.settled[0] = True
+        density_chain(
+            self.kind, self.hyper, self.x, state.labels, state.parameters, *self.tables,
+            self.n_auxiliary, n_moves, burn_in, thin, rng, labels, log_joint,
+        )  # fmt: skip
+
+
+class _DensityState(NamedTuple):
+    labels: np.ndarray
+    parameters: list[torch.Tensor]  # one tensor of shape (K, P), replaced after every pass
+    generator: torch.Generator
+    moves: np.ndarray  # accepted, proposed
+
+
+class _DensityEngine(Engine):
+    """Algorithm 8 for any likelihood with a density.
+
+    All auxiliary parameters of a block of points are drawn, and their densities computed, at once:
+    a handful of tensor operations a sweep, and a compiled pass over the labels.
+    """
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        likelihood: DensityLikelihood,
+        tables: PriorTables,
+        n_auxiliary: int,
+        n_moves: int,
+    ):
+        self.x = torch.as_tensor(x)[None]
+        self.likelihood, self.tables = likelihood, tables
+        self.n_auxiliary, self.n_moves = n_auxiliary, n_moves
+        draws = likelihood.sample_parameters((1000,), torch.Generator().manual_seed(0))
+        self.steps = draws.quantile(0.75, dim=0) - draws.quantile(0.25, dim=0)
+        self.block = max(1, 2**22 // (n_auxiliary * len(x)))  # points: 32 MB of densities
+        self.has_prior = type(likelihood).log_prior is not DensityLikelihood.log_prior
+
+    def start(self, labels: np.ndarray, rng: np.random.Generator) -> _DensityState:
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        parameters = _best_parameters(self.x, self.likelihood, labels, generator)
+        state = _DensityState(labels.copy(), [parameters], generator, np.zeros(2))
+        for _ in range(5 if len(parameters) else 0):
+            self._move(state)
+        state.moves[:] = 0
+        return state
+
+    def run(
+        self,
+        state: _DensityState,
+        burn_in: int,
+        thin: int,
+        labels: np.ndarray,
+        log_joint: np.ndarray,
+        rng: np.random.Generator,
+    ) -> None:
+        for sweep in range(burn_in + len(labels) * thin):
+            for first in range(0, len(state.labels), self.block):
+                self._assign(state, first, min(first + self.block, len(state.labels)), rng)
+            log_density = self._move(state)
+            if sweep >= burn_in and (sweep - burn_in + 1) % thin == 0:
+                row = (sweep - burn_in) // thin
+                labels[row] = canonical(state.labels).numpy()
+                sizes = np.bincount(labels[row])
+                log_prior = self.tables.number[len(sizes)] + self.tables.size[sizes].sum()
+                log_joint[row] = log_prior + log_density
+
+    def _assign(
+        self, state: _DensityState, first: int, last: int, rng: np.random.Generator
+    ) -> None:
+        from ncp._gibbs_kernels import assign_with_densities
+
+        shape = ((last - first) * self.n_auxiliary,)
+        fresh = self.likelihood.sample_parameters(shape, state.generator)
+        parameters = torch.cat([state.parameters[0], fresh])
+        densities = self.likelihood.log_density(self.x, parameters[None])[0].T.contiguous().numpy()
+        slots = assign_with_densities(
+            densities, len(parameters) - len(fresh), first, last, state.labels,
+            self.tables.join, self.tables.open, self.n_auxiliary, rng,
+        )  # fmt: skip
+        names = np.full(len(parameters) + 1, -1)  # the last entry keeps -1 where it is
+        names[slots] = np.arange(len(slots))
+        state.labels[:] = names[state.labels]
+        state.parameters[0] = parameters[torch.as_tensor(slots)]
+
+    def _log_likelihoods(self, labels: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
+        """log p(x in k | theta_k), of shape (K,)."""
+        densities = self.likelihood.log_density(self.x, parameters[None])[0]
+        own = densities.gather(1, labels[:, None])[:, 0]
+        return torch.zeros(len(parameters), dtype=torch.float64).index_add_(0, labels, own)
+
+    def _log_priors(self, parameters: torch.Tensor) -> torch.Tensor:
+        if self.has_prior:
+            return self.likelihood.log_prior(parameters)
+        return torch.zeros(len(parameters), dtype=torch.float64)
+
+    def _move(self, state: _DensityState) -> float:
+        """Metropolis steps for all clusters at once; returns log p(theta) + log p(x | c, theta).
+
+        The first proposal is from the base measure, accepted by the likelihood alone. Where the
+        base measure's density is known random walks follow, their scale drawn afresh over three
+        decades, since clusters of many points have narrow posteriors.
+        """
+        labels, theta = torch.as_tensor(state.labels), state.parameters[0]
+        generator = state.generator
+        fits, prior = self._log_likelihoods(labels, theta), self._log_priors(theta)
+        for move in range(self.n_moves):
+            walk = move > 0 and self.has_prior
+            proposal = self._propose(theta, walk, generator)
+            new_prior = self._log_priors(proposal)
+            allowed = new_prior > -torch.inf
+            proposal = torch.where(allowed[:, None], proposal, theta)
+            new_fits = self._log_likelihoods(labels, proposal)
+            log_ratio = new_fits - fits + (new_prior - prior if walk else 0.0)
+            uniform = torch.rand(len(theta), dtype=torch.float64, generator=generator)
+            accepted = allowed & (uniform.log() < log_ratio)
+            theta = torch.where(accepted[:, None], proposal, theta)
+            fits, prior = (
+                torch.where(accepted, new_fits, fits),
+                torch.where(accepted, new_prior, prior),
+            )
+            state.moves[:] += int(accepted.sum()), len(theta)
+        state.parameters[0] = theta
+        return float((fits + prior).sum())
+
+    def _propose(self, theta: torch.Tensor, walk: bool, generator: torch.Generator) -> torch.Tensor:
+        if not walk:
+            return self.likelihood.sample_parameters((len(theta),), generator)
+        uniform = torch.rand((len(theta), 1), dtype=torch.float64, generator=generator)
+        normal = torch.randn(theta.shape, dtype=torch.float64, generator=generator)
+        return theta + self.steps * 10.0 ** (-3.0 * uniform) * normal
+
+
+def _best_parameters(
+    x: torch.Tensor, likelihood: DensityLikelihood, labels: np.ndarray, generator: torch.Generator
+) -> torch.Tensor:
+    """For each cluster of a start the best of a few hundred draws from the base measure, (K, P)."""
+    draws = likelihood.sample_parameters((256,), generator)
+    if labels.min() < 0:
+        return draws[:0]
+    own = torch.as_tensor(labels)
+    densities = likelihood.log_density(x, draws[None])[0]
+    totals = densities.new_zeros(int(own.max()) + 1, len(draws)).index_add_(0, own, densities)
+    return draws[totals.argmax(dim=1)]
+
+
+def _density_engine(
+    x: np.ndarray, mixture: Mixture, n_auxiliary: int, n_moves: int, compiled: bool = True
+) -> Engine:
+    likelihood = mixture.likelihood
+    if not isinstance(likelihood, DensityLikelihood):
+        raise ValueError(
+            f"Expected a likelihood with a density but got {type(likelihood).__name__}"
+        )
+    tables = prior_tables(mixture.prior, len(x))
+    built_in = _built_in(likelihood) if compiled else None
+    if built_in is None:
+        return _DensityEngine(x, likelihood, tables, n_auxiliary, n_moves)
+    return _ParameterEngine(x, likelihood, tables, n_auxiliary, *built_in)
+
+
+def _built_in(likelihood: DensityLikelihood) -> tuple[int, np.ndarray] | None:
+    """The kernels' number of a likelihood and its constants: prior sd, noise, shape and rate of
+    the radius, and the normalisers of the density and of the base measure."""
+    gaussian, _laplace, _ring = range(3)
+    if type(likelihood) is GaussianKnownVariance:
+        dim, prior, noise = likelihood.dim, likelihood.prior_sd, likelihood.noise_sd
+        density = -0.5 * dim * log(2.0 * pi * noise**2)
+        return gaussian, np.array([prior, noise, 0.0, 0.0, density, _log_normaliser(dim, prior)])
+    return None
+
+
+def _log_normaliser(dim: int, sd: float) -> float:
+    return -0.5 * dim * log(2.0 * pi * sd**2)
+
+
+# --- running chains -------------------------------------------------------------------------------
+
+
+def gibbs(
+    x: ArrayLike,
+    mixture: Mixture,
+    n_sweeps: int,
+    *,
+    burn_in: int = 0,
+    n_chains: int = 1,
+    thin: int = 1,
+    start: str | ArrayLike = "sequential",
+    seed: int | None = None,
+    progress: Progress | None = None,
+    n_jobs: int = 1,
+) -> Chains:
+    """Collapsed Gibbs sampling (algorithm 3) of a conjugate mixture.
+
+    Args:
+        x: one data set of shape (N, *event).
+        mixture: the generative model; compiled for `GaussianKnownVariance` and
+            `NormalInverseWishart`, slower for a likelihood of your own.
+        n_sweeps: sweeps after the burn-in; every `thin`-th of them is kept.
+        burn_in: sweeps before them, not kept.
+        n_chains: independent chains.
+        thin: how many sweeps a draw.
+        start: "sequential" (each point given those before it), "one" cluster, "singletons", a
+            draw from the "prior", or canonical labels of shape (N,) or (chains, N).
+        seed: makes the run reproducible, whatever n_jobs and progress are.
+        progress: called with (sweeps done, sweeps in all) now and then.
+        n_jobs: chains run at the same time, in threads.
+
+    Returns:
+        `Chains` with n_sweeps // thin draws a chain.
+
+    Example:
+        >>> from ncp.likelihoods import GaussianKnownVariance
+        >>> from ncp.priors import CRP
+        >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
+        >>> chains = gibbs([[0.0], [0.5], [9.0]], mixture, 500, burn_in=10, n_chains=2, seed=0)
+        >>> chains
+        Chains(2 chains of 500 draws, 3 points)
+        >>> labels, counts = chains.unique()
+        >>> labels[counts.argmax()].tolist()
+        [0, 0, 1]
+    """
+    points = check_data_set(x, mixture).numpy()
+    engine = _collapsed_engine(points, mixture)
+    rngs = _generators(seed, n_chains)
+    starts = _starts(start, len(points), n_chains, mixture, rngs)
+    schedule = _Schedule(n_sweeps, burn_in, thin)
+    return _run(engine, starts, schedule, rngs, progress, n_jobs)
+
+
+def neal8(
+    x: ArrayLike,
+    mixture: Mixture,
+    n_sweeps: int,
+    *,
+    burn_in: int = 0,
+    n_chains: int = 1,
+    thin: int = 1,
+    start: str | ArrayLike = "sequential",
+    n_auxiliary: int = 3,
+    n_moves: int = 10,
+    seed: int | None = None,
+    progress: Progress | None = None,
+    n_jobs: int = 1,
+) -> Chains:
+    """Neal's algorithm 8, for any mixture whose likelihood has a density.
+
+    Compiled for the density likelihoods of the package, whose parameters are moved by slice
+    sampling. A likelihood of your own runs through its `log_density`; its parameters are moved by
+    Metropolis steps, which are far better when it has a `log_prior`.
+
+    Args:
+        n_auxiliary: parameters drawn from the base measure for every point, m >= 1. More of them
+            cost more a sweep and mix better.
+        n_moves: Metropolis steps for each parameter and sweep (not used where compiled).
+
+    The other arguments are those of `gibbs`. The log joint of a draw is log p(c, theta, x), or
+    log p(c, x | theta) where the likelihood has no `log_prior`.
+
+    Example:
+        >>> from ncp.likelihoods import GaussianKnownVariance
+        >>> from ncp.priors import CRP
+        >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
+        >>> neal8([[0.0], [0.5], [9.0]], mixture, 100, n_chains=2, seed=0)
+        Chains(2 chains of 100 draws, 3 points)
+    """
+    points = check_data_set(x, mixture).numpy()
+    _check_at_least("n_auxiliary", n_auxiliary, 1)
+    _check_at_least("n_moves", n_moves, 1)
+    engine = _density_engine(points, mixture, n_auxiliary, n_moves)
+    rngs = _generators(seed, n_chains)
+    starts = _starts(start, len(points), n_chains, mixture, rngs)
+    schedule = _Schedule(n_sweeps, burn_in, thin)
+    return _run(engine, starts, schedule, rngs, progress, n_jobs)
+
+
+def independence_mh(
+    x: ArrayLike,
+    mixture: Mixture,
+    propose: Propose,
+    n_steps: int,
+    *,
+    log_q: Callable[[np.ndarray], Any] | None = None,
+    n_chains: int = 4,
+    gibbs_sweeps: int = 1,
+    burn_in: int = 0,
+    thin: int = 1,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Chains:
+    """Independence Metropolis-Hastings from any sampler, alternated with Gibbs sweeps.
+
+    Every chain starts at a sample of q. A step proposes c' ~ q, accepts it with probability
+
+        min(1, p(c', x) q(c) / (p(c, x) q(c'))),
+
+    and then runs Gibbs sweeps. The chains are exact in the limit for any q: where q is poor,
+    proposals are rejected and the sweeps do the work.
+
+    Args:
+        x: one data set of shape (N, *event).
+        mixture: the generative model, conjugate.
+        propose: (n, rng) -> labels of shape (n, N), independent draws from q, and log q of
+            shape (n,).
+        n_steps: steps after the burn-in; every `thin`-th of them is kept.
+        log_q: labels of shape (n, N) -> log q of shape (n,), the density of `propose`: when that
+            draws in one order of the points, log q in that order; when it draws in an order
+            chosen at random, the average of q over the orders. May be -infinity. Needed whenever
+            gibbs_sweeps > 0, since the sweeps move to partitions that were not proposed.
+        n_chains: chains, all in step.
+        gibbs_sweeps: sweeps after each proposal.
+        burn_in, thin, seed, progress: as in `gibbs`, counted in steps.
+
+    Returns:
+        `Chains`, with the acceptance rate of each chain's proposals.
+
+    Example:
+        >>> from ncp.likelihoods import GaussianKnownVariance
+        >>> from ncp.priors import CRP
+        >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
+        >>> def one_cluster_or_two(n, rng):
+        ...     return [[0, int(u < 0.5)] for u in rng.random(n)], [-0.6931472] * n
+        >>> chains = independence_mh(
+        ...     [[0.0], [9.0]], mixture, one_cluster_or_two, 100, seed=0,
+        ...     log_q=lambda labels: [-0.6931472] * len(labels),
+        ... )
+        >>> bool(chains.n_clusters.mean() > 1.9)
+        True
+    """
+    points = check_data_set(x, mixture).numpy()
+    _check_at_least("gibbs_sweeps", gibbs_sweeps, 0)
+    if gibbs_sweeps > 0 and log_q is None:
+        raise ValueError("Expected log_q, the density of propose, when gibbs_sweeps > 0")
+    schedule = _Schedule(n_steps, burn_in, thin)
+    rngs = _generators(seed, n_chains + 1)
+    engine = _collapsed_engine(points, mixture)
+    target = _Target(points, mixture, propose, log_q, rngs.pop())
+    return _metropolis(engine, target, schedule, gibbs_sweeps, rngs, progress)
+
+
+class _Schedule:
+    """What is run and what is kept."""
+
+    def __init__(self, n_sweeps: int, burn_in: int, thin: int):
+        _check_at_least("thin", thin, 1)
+        _check_at_least("the number of sweeps or steps", n_sweeps, thin)
+        _check_at_least("burn_in", burn_in, 0)
+        self.n_draws, self.burn_in, self.thin = n_sweeps // thin, burn_in, thin
+        self.total = burn_in + self.n_draws * thin
+
+    def blocks(self) -> Iterator[tuple[int, slice]]:
+        """Burn-in sweeps and rows of the result, about fifty blocks: the pace of progress.
+
+        They depend on nothing else, so that a run is the same with and without progress.
+        """
+        length = max(100, ceil(self.total / 50))
+        for done in range(0, self.burn_in, length):
+            yield min(length, self.burn_in - done), slice(0, 0)
+        rows = max(1, length // self.thin)
+        for first in range(0, self.n_draws, rows):
+            yield 0, slice(first, min(first + rows, self.n_draws))
+
+
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or int(value) != value or value < least:
+        raise ValueError(f"Expected {name} to be an integer >= {least} but got {value}")
+
+
+def _generators(seed: int | None, n: int) -> list[np.random.Generator]:
+    _check_at_least("n_chains", n, 1)
+    return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(n)]
+
+
+def _starts(
+    start: str | ArrayLike,
+    n_points: int,
+    n_chains: int,
+    mixture: Mixture,
+    rngs: list[np.random.Generator],
+) -> Int64[np.ndarray, "chains n"]:
+    shape = (n_chains, n_points)
+    if isinstance(start, str):
+        if start not in STARTS:
+            raise ValueError(f"Expected start to be labels or one of {STARTS} but got {start!r}")
+        if start == "prior":
+            generator = torch.Generator().manual_seed(int(rngs[0].integers(2**62)))
+            return mixture.prior.sample(n_chains, n_points, generator).numpy()
+        row = {"sequential": np.full(n_points, -1), "one": np.zeros(n_points, np.int64)}
+        return np.tile(row.get(start, np.arange(n_points)), (n_chains, 1))
+    labels = check_labels(start, n_points=n_points).numpy()
+    if labels.shape not in ((n_points,), shape):
+        raise ValueError(f"Expected start of shape ({n_points},) or {shape} but got {labels.shape}")
+    return np.broadcast_to(labels, shape).copy()
+
+
+def _run(
+    engine: Engine,
+    starts: np.ndarray,
+    schedule: _Schedule,
+    rngs: list[np.random.Generator],
+    progress: Progress | None,
+    n_jobs: int,
+) -> Chains:
+    _check_at_least("n_jobs", n_jobs, 1)
+    n_chains, n_points = starts.shape
+    labels = np.empty((n_chains, schedule.n_draws, n_points), dtype=np.int64)
+    log_joint = np.empty((n_chains, schedule.n_draws))
+    states = [engine.start(row, rng) for row, rng in zip(starts, rngs, strict=True)]
+
+    def run_block(chain: int, burn_in: int, rows: slice) -> None:
+        engine.run(
+            states[chain], burn_in, schedule.thin, labels[chain, rows], log_joint[chain, rows],
+            rngs[chain],
+        )  # fmt: skip
+
+    done = 0
+    with ThreadPoolExecutor(n_jobs) as pool:
+        for burn_in, rows in schedule.blocks():
+            jobs = [pool.submit(run_block, c, burn_in, rows) for c in range(n_chains)]
+            for job in jobs:
+                job.result()
+            done += burn_in + (rows.stop - rows.start) * schedule.thin
+            if progress is not None:
+                progress(done, schedule.total)
+    return Chains(labels, log_joint, _acceptance(states))
+
+
+def _acceptance(states: list[Any]) -> np.ndarray | None:
+    if not isinstance(states[0], _DensityState):
+        return None
+    return np.array([state.moves[0] / state.moves[1] for state in states])
+
+
+class _Proposals(NamedTuple):
+    labels: np.ndarray
+    log_p: np.ndarray
+    log_q: np.ndarray
+
+
+class _Target:
+    """The two densities of independence Metropolis-Hastings, and draws from the second."""
+
+    def __init__(
+        self,
+        x: np.ndarray,
+        mixture: Mixture,
+        propose: Propose,
+        log_q: Callable[[np.ndarray], Any] | None,
+        rng: np.random.Generator,
+    ):
+        self.x, self.mixture, self.propose, self.rng = x, mixture, propose, rng
+        self.density = log_q
+        self.known: dict[bytes, float] = {}  # chains come back to the same partitions
+
+    def draw(self, n: int) -> _Proposals:
+        """n proposals. They are shuffled, since a sampler may return equal ones side by side."""
+        labels, log_q = self.propose(n, self.rng)
+        rows = check_labels(labels, n_points=len(self.x)).numpy()
+        column = np.asarray(log_q, dtype=np.float64)
+        if rows.shape != (n, len(self.x)) or column.shape != (n,):
+            raise ValueError(
+                f"Expected propose({n}, rng) to return labels of shape {(n, len(self.x))} and "
+                f"log_q of shape {(n,)} but got {rows.shape} and {column.shape}"
+            )
+        if not np.isfinite(column).all():
+            raise ValueError("Expected a finite log_q of every proposal but got infinity or NaN")
+        order = self.rng.permutation(n)
+        rows, column = rows[order], column[order]
+        return _Proposals(rows, self.mixture.log_joint(self.x, rows).numpy(), column)
+
+    def log_q(self, labels: np.ndarray) -> np.ndarray:
+        """log q of each row, asked for once a partition."""
+        assert self.density is not None
+        keys = [row.tobytes() for row in labels]
+        unknown = {key: row for key, row in zip(keys, labels, strict=True) if key not in self.known}
+        if unknown:
+            values = np.asarray(self.density(np.stack(list(unknown.values()))), dtype=np.float64)
+            if values.shape != (len(unknown),) or np.isnan(values).any():
+                raise ValueError(
+                    f"Expected log_q to return {len(unknown)} numbers but got {values!r}"
+                )
+            self.known.update(zip(unknown, values.tolist(), strict=True))
+        return np.array([self.known[key] for key in keys])
+
+    def check(self, proposals: _Proposals) -> None:
+        """That `log_q` is the density of `propose`, up to single precision."""
+        if self.density is None:
+            return
+        values = self.log_q(proposals.labels)
+        if not np.allclose(values, proposals.log_q, rtol=1e-3, atol=1e-2):
+            worst = np.abs(values - proposals.log_q).argmax()
+            raise ValueError(
+                "Expected log_q to be the density of propose (in the same order of the points) "
+                f"but got {values[worst]} for a proposal with log_q {proposals.log_q[worst]}"
+            )
+
+
+def _metropolis(
+    engine: Engine,
+    target: _Target,
+    schedule: _Schedule,
+    gibbs_sweeps: int,
+    rngs: list[np.random.Generator],
+    progress: Progress | None,
+) -> Chains:
+    n_chains, n_points = len(rngs), len(target.x)
+    labels = np.empty((n_chains, schedule.n_draws, n_points), dtype=np.int64)
+    log_joint = np.empty((n_chains, schedule.n_draws))
+    accepted = np.zeros(n_chains)
+    state = target.draw(n_chains)
+    target.check(state)
+    for step, proposals in enumerate(_rounds(target, schedule.total, n_chains)):
+        state, jumped = _accept(state, proposals, target.rng)
+        accepted += jumped
+        if gibbs_sweeps:
+            state = _polish(engine, target, state, gibbs_sweeps, rngs)
+        row, rest = divmod(step + 1 - schedule.burn_in, schedule.thin)
+        if row > 0 and rest == 0:
+            labels[:, row - 1], log_joint[:, row - 1] = state.labels, state.log_p
+        if progress is not None and (step + 1) % max(1, schedule.total // 50) == 0:
+            progress(step + 1, schedule.total)
+    return Chains(labels, log_joint, accepted / schedule.total)
+
+
+def _rounds(target: _Target, n_rounds: int, n_chains: int) -> Iterator[_Proposals]:
+    """One proposal a chain and step, drawn thousands at a time: samplers like large calls."""
+    rounds = max(1, 2**13 // n_chains)
+    for first in range(0, n_rounds, rounds):
+        here = min(rounds, n_rounds - first)
+        drawn = target.draw(here * n_chains)
+        for r in range(here):
+            yield _Proposals(*(column[r * n_chains : (r + 1) * n_chains] for column in drawn))
+
+
+def _accept(
+    state: _Proposals, proposals: _Proposals, rng: np.random.Generator
+) -> tuple[_Proposals, np.ndarray]:
+    log_ratio = (proposals.log_p - proposals.log_q) - (state.log_p - state.log_q)
+    jumped = np.log1p(-rng.random(len(log_ratio))) < log_ratio
+    return _Proposals(
+        np.where(jumped[:, None], proposals.labels, state.labels),
+        np.where(jumped, proposals.log_p, state.log_p),
+        np.where(jumped, proposals.log_q, state.log_q),
+    ), jumped
+
+
+def _polish(
+    engine: Engine,
+    target: _Target,
+    state: _Proposals,
+    n_sweeps: int,
+    rngs: list[np.random.Generator],
+) -> _Proposals:
+    labels, log_p = np.empty_like(state.labels), np.empty_like(state.log_p)
+    for chain, rng in enumerate(rngs):
+        start = engine.start(state.labels[chain], rng)
+        engine.run(start, n_sweeps - 1, 1, labels[chain, None], log_p[chain : chain + 1], rng)
+    log_q = state.log_q.copy()
+    moved = (labels != state.labels).any(axis=1)
+    if moved.any():
+        log_q[moved] = target.log_q(labels[moved])
+    return _Proposals(labels, log_p, log_q)
