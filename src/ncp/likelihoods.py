@@ -712,7 +712,8 @@ class Ring(DensityLikelihood):
         rho = torch.linalg.vector_norm(x.double()[:, :, None] - centre, dim=-1)
         variance = self.noise_sd**2
         bessel: Tensor = torch.special.i0e(rho * radius / variance).log()
-        return bessel - (rho - radius).square() / (2 * variance) - LOG_2PI - math.log(variance)
+        exponent: Tensor = (rho - radius).square() / (2 * variance)
+        return bessel - exponent - LOG_2PI - math.log(variance)
 
     def log_prior(self, parameters: Float64[Tensor, "*batch p"]) -> Float64[Tensor, "*batch"]:
         low, high = self.radius
@@ -880,7 +881,7 @@ class LabelledArrays(Likelihood):
 
 def _as_floats(arrays: Tensor) -> Float[Tensor, " ..."]:
     if arrays.dtype == torch.uint8:
-        return arrays.float() / 255
+        return arrays.float().div_(255)
     return arrays if arrays.dtype in (torch.float32, torch.float64) else arrays.float()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -24,7 +24,7 @@ from ncp.likelihoods import (
     likelihood_from_dict,
 )
 from ncp.partitions import ArrayLike, n_clusters
-from ncp.priors import Prior, prior_from_dict
+from ncp.priors import Prior, prior_from_dict, register
 
 REDRAWS = 1000  # rounds of drawing again the partitions with more clusters than there can be
 
@@ -67,6 +67,11 @@ class Mixture:
     prior: Prior
     likelihood: Likelihood
     sizes: tuple[int, int] = (5, 100)
+    registry: ClassVar[dict[str, type[Mixture]]] = {}  # subclasses, named by a spec's "kind"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        register(Mixture.registry, cls)
 
     def __post_init__(self) -> None:
         if not isinstance(self.prior, Prior):
@@ -178,6 +183,9 @@ class Mixture:
     @classmethod
     def from_dict(cls, spec: Mapping[str, Any]) -> Mixture:
         """The mixture that ``spec``, a dict from `to_dict`, describes."""
+        named = Mixture.registry.get(spec.get("kind", "")) if isinstance(spec, Mapping) else None
+        if named is not None and named is not cls:
+            return named.from_dict(spec)
         if not isinstance(spec, Mapping) or set(spec) != {"prior", "likelihood", "sizes"}:
             got = sorted(spec) if isinstance(spec, Mapping) else spec
             raise ValueError(f"Expected a dict of prior, likelihood and sizes but got {got}")

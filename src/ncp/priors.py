@@ -55,8 +55,13 @@ def register(registry: dict[str, type[T]], cls: type[T]) -> None:
 def to_spec(thing: Any) -> dict[str, Any]:
     """A dataclass as a plain dict: its class name under ``kind`` and its arguments."""
     return {"kind": type(thing).__name__} | {
-        f.name: getattr(thing, f.name) for f in fields(thing) if f.init
+        f.name: _plain(getattr(thing, f.name)) for f in fields(thing) if f.init
     }
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, so that a spec is equal to what comes back from JSON."""
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def from_spec(spec: Mapping[str, Any], registry: Mapping[str, type[T]]) -> T:
