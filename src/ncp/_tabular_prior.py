@@ -434,23 +434,31 @@ def _embed(z: Array, rng: Generator) -> Array:
 
 
 def _warp_columns(x: Array, rng: Generator) -> Array:
-    """Monotone warps of single columns, as units and instruments do."""
+    """Monotone warps of single columns, as units and instruments do.
+
+    Yes-or-no columns and coarse grids are for tables of several columns: alone they would
+    make gaps of their own where there is no cluster.
+    """
     z = (x - x.mean(0)) / (x.std(0) + 1e-12)
-    coarse = rng.random() < 0.15  # questionnaires and counts: few levels everywhere
-    share = 1.0 if coarse else rng.uniform(0.2, 1.0)
-    kind = np.where(rng.random(z.shape[1]) < share, rng.integers(0, 6, size=z.shape[1]), -1)
+    many = z.shape[1] >= 6
+    coarse = many and rng.random() < 0.15  # questionnaires and counts: few levels everywhere
+    share = rng.uniform(0.2, 1.0)
+    kind = np.where(rng.random(z.shape[1]) < share, rng.integers(0, 5, size=z.shape[1]), -1)
     if rng.random() < 0.4:  # all affected columns of one kind
         kind = np.where(kind >= 0, rng.integers(0, 5), -1)
-    kind = np.where(coarse, rng.choice((4, 4, 4, 5), size=kind.shape), kind)
+    if coarse:
+        kind = np.full(kind.shape, 4)
+    if many and rng.random() < 0.2:
+        kind = np.where(rng.random(kind.shape) < rng.uniform(0.05, 0.4), 5, kind)
     sign = rng.choice((-1.0, 1.0), size=z.shape[1]) if rng.random() < 0.5 else 1.0
     z = z * sign
     strength = rng.uniform(0.2, 1.3, size=z.shape[1])
     z = np.where(kind == 0, np.expm1(strength * z) / strength, z)
     z = np.where(kind == 1, np.tanh(z * (0.4 + strength)), z)
     z = np.where(kind == 2, np.maximum(z, -1.5 * strength), z)
-    z = np.where(kind == 3, np.sign(z) * np.abs(z) ** (1.0 + strength), z)
-    most = 10 if coarse else 30
-    levels = np.floor(np.exp(rng.uniform(np.log(2), np.log(most), size=z.shape[1])))
+    z = np.where(kind == 3, np.sign(z) * np.abs(z) ** (1.0 + 0.7 * strength), z)
+    low, high = (2.0, 10.0) if coarse else ((6.0, 40.0) if many else (15.0, 60.0))
+    levels = np.floor(np.exp(rng.uniform(np.log(low), np.log(high), size=z.shape[1])))
     grid = (z.max(0) - z.min(0) + 1e-9) / levels
     z = np.where(kind == 4, np.round(z / grid) * grid, z)
     yes = (z > rng.normal(0.0, 1.0, size=z.shape[1])).astype(np.float64)
