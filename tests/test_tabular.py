@@ -236,7 +236,8 @@ class TestPrior:
         with pytest.raises(ValueError, match="Expected the arguments of TabularMixture"):
             Mixture.from_dict(spec | {"colour": "blue"})
         with pytest.raises(ValueError, match="Expected the arguments of TabularMixture"):
-            Mixture.from_dict({"kind": "TabularMixture"})
+            Mixture.from_dict({"kind": "TabularMixture", "tables": {"colour": "blue"}})
+        assert Mixture.from_dict({"kind": "TabularMixture"}) == TabularMixture()
 
     def test_what_needs_a_density_is_refused(self, generator: torch.Generator) -> None:
         mixture = TabularMixture()

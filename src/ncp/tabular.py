@@ -677,15 +677,17 @@ class TabularMixture(Mixture):
 
     @classmethod
     def from_dict(cls, spec: Mapping[str, Any]) -> TabularMixture:
-        """The mixture that ``spec``, a dict from `to_dict`, describes."""
+        """The mixture that ``spec``, as of `to_dict`, describes; absent parts are the defaults."""
         try:
             parts = {name: value for name, value in spec.items() if name != "kind"}
-            parts["sizes"] = tuple(parts["sizes"])
-            parts["overlap"] = tuple(parts["overlap"])
-            tables = dict(parts["tables"])
-            tables["separation"] = tuple(tables["separation"])
+            for name in ("sizes", "overlap"):
+                if name in parts:
+                    parts[name] = tuple(parts[name])
+            tables = dict(parts.get("tables", {}))
+            if "separation" in tables:
+                tables["separation"] = tuple(tables["separation"])
             parts["tables"] = TablePrior(**tables)
-            parts["transform"] = TabularTransform(**parts["transform"])
+            parts["transform"] = TabularTransform(**parts.get("transform", {}))
             return cls(**parts)
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, TypeError) as error:
             raise ValueError(f"Expected the arguments of TabularMixture: {error}") from error
