@@ -45,6 +45,7 @@ import torch
 from torch import Tensor
 
 from ncp.exact import last_conditional, posterior
+from ncp.importance import effective_sample_size
 from ncp.mixture import Mixture
 from ncp.partitions import Partitions, canonical, counts, random_orders
 from ncp.summary import point_estimate
@@ -720,8 +721,8 @@ def efficiency(simulation: Simulation, mixture: Mixture, *, min_median: float = 
         if draws.log_q is None:
             raise ValueError("Expected draws with log q but the sampler gave none")
         log_w = _numpy(mixture.log_joint(x, draws.labels)) - draws.log_q
-        w = np.exp(log_w - log_w.max())
-        fractions.append((draws.weights @ w) ** 2 / (draws.weights @ w**2))
+        drawn = np.rint(draws.weights * simulation.n_samples).astype(np.int64)
+        fractions.append(effective_sample_size(log_w, drawn) / simulation.n_samples)
     return Efficiency(np.array(fractions), simulation.n_samples, min_median)
 
 
@@ -819,8 +820,10 @@ class CheckReport:
     def table(self) -> str:
         """The lines as text in columns."""
         header = ("check", "value", "target", "verdict", "meaning")
+        # rounding before formatting, so that -1e-17 is not printed as -0.0000
         cells = [header] + [
-            (row.name, f"{row.value:.4f}", row.target, row.verdict, row.words) for row in self.rows
+            (row.name, f"{round(row.value, 4) + 0.0:.4f}", row.target, row.verdict, row.words)
+            for row in self.rows
         ]
         widths = [max(len(line[i]) for line in cells) for i in range(len(header))]
         cells.insert(1, tuple("-" * width for width in widths))  # type: ignore[arg-type]
