@@ -14,14 +14,22 @@ and accept any number of axes before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from arviz import InferenceData
+    from pandas import DataFrame
+
+    from ncp.importance import Report
+    from ncp.mixture import Mixture
+    from ncp.summary import PointEstimate, Summary
 
 ArrayLike: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
@@ -256,6 +264,7 @@ class Partitions:
         counts: how many samples each row stands for, of shape (U,).
         log_q: the log probability of the row under the sampler, of shape (U,).
         log_weights: unnormalised log importance weights of one sample of the row, of shape (U,).
+        x: the data set, of shape (N, ...), so that the samples can be weighted; not saved.
 
     Iteration and integer indices give rows of labels; slices, masks and index arrays give
     `Partitions`.
@@ -274,6 +283,7 @@ class Partitions:
     counts: np.ndarray
     log_q: np.ndarray
     log_weights: np.ndarray | None = None
+    x: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         labels = _as_labels(self.labels)
@@ -295,6 +305,8 @@ class Partitions:
                 raise ValueError(f"Expected {name} of shape ({n_rows},) but got {column.shape}")
         if n_rows and int(self.counts.min()) < 1:
             raise ValueError(f"Expected counts >= 1 but got {int(self.counts.min())}")
+        if self.x is not None and len(self.x) != labels.shape[1]:
+            raise ValueError(f"Expected x of {labels.shape[1]} points but got {len(self.x)}")
 
     @property
     def n_samples(self) -> int:
@@ -351,6 +363,86 @@ class Partitions:
             log_weights = file["log_weights"] if "log_weights" in names else None
             return cls(file["labels"], file["counts"], file["log_q"], log_weights)
 
+    # -- answers: the code is in ncp.importance and ncp.summary, imported when asked for ---------
+
+    def reweight(self, mixture: Mixture, x: ArrayLike | None = None) -> Partitions:
+        """The same samples with log w = log p(c, x) - log q(c | x): exact, up to Monte Carlo error.
+
+        Args:
+            mixture: the conjugate model to be exact for; usually ``model.mixture``.
+            x: the data, if these partitions do not know theirs (as after `load`).
+
+        Returns:
+            Weighted partitions; `report` says whether to trust the weights.
+        """
+        from ncp.importance import reweight
+
+        data = self.x if x is None else as_tensor(x).numpy()
+        if data is None:
+            raise ValueError("Expected the data x, which these partitions do not carry")
+        return replace(reweight(self, mixture, data).partitions, x=data)
+
+    @property
+    def report(self) -> Report:
+        """ESS, k-hat, log evidence and a verdict on the weights (1, if there are none)."""
+        from ncp.importance import diagnose
+
+        weights = np.zeros(len(self)) if self.log_weights is None else self.log_weights
+        return diagnose(weights, self.counts)
+
+    def similarity_matrix(self) -> np.ndarray:
+        """P(c_i = c_j), of shape (N, N)."""
+        from ncp.summary import similarity
+
+        return similarity(self.labels, self.weights)
+
+    def point_estimate(
+        self, loss: Literal["vi", "binder", "map"] = "vi", max_clusters: int | None = None
+    ) -> PointEstimate:
+        """The partition that stands for the samples; see `ncp.summary.point_estimate`."""
+        from ncp.summary import point_estimate
+
+        return point_estimate(self.labels, self.weights, loss, max_clusters=max_clusters)
+
+    def summary(self, loss: Literal["vi", "binder", "map"] = "vi") -> str:
+        """What the samples say, in words: K, cluster sizes, confidence and trust in the weights."""
+        from ncp.summary import summarise
+
+        said = in_words(summarise(self.labels, self.weights, loss))
+        return "\n".join([repr(self), *said, _trust(self)])
+
+    def to_pandas(self) -> DataFrame:
+        """One line a row: weight, count, K, log q, and the labels in columns 0, ..., N - 1."""
+        from pandas import DataFrame, concat
+
+        about = {
+            "weight": self.weights,
+            "count": self.counts,
+            "n_clusters": self.n_clusters,
+            "log_q": self.log_q,
+        }
+        if self.log_weights is not None:
+            about["log_weight"] = self.log_weights
+        return concat([DataFrame(about), DataFrame(self.labels)], axis=1)
+
+    def to_arviz(self) -> InferenceData:
+        """An ArviZ ``InferenceData`` of one chain: labels, n_clusters and log_q of every sample.
+
+        Weighted samples are resampled to equal weights first.
+        """
+        from arviz import from_dict
+
+        from ncp.importance import resample
+
+        equal = self if self.log_weights is None else resample(self, seed=0)
+        row = np.repeat(np.arange(len(equal)), equal.counts)[None]
+        posterior = {"labels": equal.labels[row], "n_clusters": equal.n_clusters[row]}
+        return from_dict(
+            posterior=posterior,
+            sample_stats={"log_q": equal.log_q[row]},
+            dims={"labels": ["point"]},
+        )
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -367,7 +459,9 @@ class Partitions:
         if isinstance(index, int | np.integer):
             return np.asarray(self.labels[index])
         log_weights = None if self.log_weights is None else self.log_weights[index]
-        return Partitions(self.labels[index], self.counts[index], self.log_q[index], log_weights)
+        return Partitions(
+            self.labels[index], self.counts[index], self.log_q[index], log_weights, self.x
+        )
 
     def __repr__(self) -> str:
         weighted = "" if self.log_weights is None else ", weighted"
@@ -375,3 +469,62 @@ class Partitions:
             f"Partitions({self.n_samples} samples of {self.n_points} points, "
             f"{len(self)} distinct{weighted})"
         )
+
+
+def in_words(summary: Summary) -> list[str]:
+    """Sentences about K, the sizes of the estimate's clusters and how sure the points are."""
+    k = summary.n_clusters
+    likely = np.argsort(-k.probabilities, kind="stable")[:4]
+    shown = [i for i in likely if k.probabilities[i] >= 0.005]
+    chances = ", ".join(f"{k.values[i]:.0f} ({percent(k.probabilities[i])})" for i in shown)
+    sizes = np.sort(summary.estimate.sizes)[::-1]
+    listed = ", ".join(str(n) for n in sizes[:12]) + (", ..." if len(sizes) > 12 else "")
+    sure = summary.confidence
+    doubtful = int((sure < 0.9).sum())
+    n = len(sizes)
+    return [
+        f"Number of clusters, with its probability: {chances}.",
+        f"Best single partition: {n} cluster{'s' if n > 1 else ''} of {listed} points.",
+        f"Confidence: {percent(sure.mean())} on average; {doubtful} of {len(sure)} points are "
+        f"less than 90% sure of their cluster, the least sure is point {sure.argmin()} "
+        f"({percent(sure.min())}).",
+    ]
+
+
+def percent(probability: float) -> str:
+    """A probability for people: never 0% or 100% unless it is.
+
+    Example:
+        >>> percent(0.314), percent(0.9996), percent(1.0)
+        ('31%', 'over 99%', '100%')
+    """
+    if 0.0 < probability < 0.01:
+        return "under 1%"
+    if 0.99 < probability < 1.0 - 1e-12:
+        return "over 99%"
+    return f"{probability:.0%}"
+
+
+def _trust(partitions: Partitions) -> str:
+    """One line on how good the samples are."""
+    if partitions.log_weights is None:
+        return (
+            "Weights: none; these are the network's own samples. "
+            "reweight(mixture) makes them exact for a conjugate mixture."
+        )
+    report = partitions.report
+    return (
+        f"Weights: {report.verdict}. They are worth {report.ess:.0f} of {report.n_samples} samples "
+        f"(ESS {report.ess_fraction:.0%}); {tail_in_words(report.k_hat)}; "
+        f"log evidence {report.log_evidence}."
+    )
+
+
+def tail_in_words(k_hat: float) -> str:
+    """What k-hat, the shape of the weights' Pareto tail, means."""
+    if k_hat == -np.inf:
+        return "no weight stands out (k-hat -inf)"
+    if k_hat == np.inf:
+        return "too few large weights to judge their tail (k-hat inf)"
+    kind = "light" if k_hat < 0.5 else "heavy, yet usable" if k_hat < 0.7 else "too heavy"
+    return f"their tail is {kind} (k-hat {k_hat:.2f})"

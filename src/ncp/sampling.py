@@ -364,7 +364,8 @@ def sample_many(
         }
         _run_block(sampler, data, block, drawn_orders, split_counts(generator), counter, results)
     counter.finish()
-    return [_collect(rows, merge=orders == 1 and len(shares) > 1) for rows in results]
+    merge = orders == 1 and len(shares) > 1
+    return [_collect(rows, x, merge) for rows, x in zip(results, xs, strict=True)]
 
 
 @torch.no_grad()
@@ -385,7 +386,7 @@ def beam_search(model: NCP, x: Any, beam: int = 32) -> Partitions:
     _run_block(
         TreeSampler(model), data, block, {0: order}, keep_best(beam), _Counter(0, None), results
     )
-    found = _collect(results[0])
+    found = _collect(results[0], x)
     return found[np.argsort(-found.log_q, kind="stable")]
 
 
@@ -565,7 +566,7 @@ def _runs(owner: list[int]) -> list[tuple[int, int]]:
     ]
 
 
-def _collect(rows: list[_Rows], merge: bool = False) -> Partitions:
+def _collect(rows: list[_Rows], x: Any, merge: bool = False) -> Partitions:
     """One result of all blocks; equal rows of one order that several blocks drew are merged."""
     labels, count, log_q = (
         torch.cat(column).cpu().numpy() for column in zip(*rows, strict=True)
@@ -574,4 +575,5 @@ def _collect(rows: list[_Rows], merge: bool = False) -> Partitions:
         labels, first, inverse = np.unique(labels, axis=0, return_index=True, return_inverse=True)
         count = np.bincount(inverse.reshape(-1), weights=count).astype(np.int64)
         log_q = log_q[first]
-    return Partitions(labels, count, log_q)
+    data = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+    return Partitions(labels, count, log_q, x=data)
