@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ncp.mixture import Mixture
 from ncp.model import NCP, NCPConfig
+from ncp.tabular import TabularMixture as _  # noqa: F401  so that a header may name it
 
 FORMAT = 1
 
