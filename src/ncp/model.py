@@ -32,17 +32,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ncp.mixture import Mixture
 from ncp.networks import build_encoder, mlp
-from ncp.partitions import Partitions, canonical, check_labels
+from ncp.partitions import Partitions, as_tensor, canonical, check_labels
 
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
 CHUNK = 4096
+LONG = 256  # points of a sequence beyond which prefix sums are not worth a matrix product
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The dtype for long sums and log-probabilities: float64, which Apple's MPS does not have."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class NCPConfig:
     (3,)
     """
 
-    event_shape: tuple[int, ...] = (2,)
+    event_shape: Any = (2,)  # an int or any sequence of them; kept as a tuple
     encoder: str = "mlp"
     h_width: int = 128
     h_depth: int = 5
@@ -83,20 +90,19 @@ class NCPConfig:
     residual: bool = False
 
     def __post_init__(self) -> None:
-        shape = self.event_shape
-        shape = (shape,) if isinstance(shape, int) else tuple(int(side) for side in shape)
+        given = self.event_shape
+        shape = (given,) if isinstance(given, int) else tuple(int(side) for side in given)
         object.__setattr__(self, "event_shape", shape)
-        object.__setattr__(self, "conv_channels", tuple(int(c) for c in self.conv_channels))
         if not shape or min(shape) < 1:
             raise ValueError(f"Expected event_shape of positive sizes but got {self.event_shape}")
         if len(self.conv_channels) != 2 or min(self.conv_channels) < 1:
             raise ValueError(f"Expected two positive conv_channels but got {self.conv_channels}")
-        for name in ("h_width", "h_dim", "width", "g_dim"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} >= 1 but got {getattr(self, name)}")
-        for name in ("h_depth", "g_depth", "f_depth"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"Expected {name} >= 2 but got {getattr(self, name)}")
+        least = {"h_width": 1, "h_dim": 1, "width": 1, "g_dim": 1}
+        least |= {"h_depth": 2, "g_depth": 2, "f_depth": 2}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < bound:
+                raise ValueError(f"Expected an integer {name} >= {bound} but got {value!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""
@@ -109,7 +115,10 @@ class NCPConfig:
         unknown = set(plain) - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(f"Expected keys of NCPConfig but got {sorted(unknown)}")
-        return cls(**plain)
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
+        }
+        return cls(**values)
 
 
 class Folded(NamedTuple):
@@ -187,10 +196,14 @@ def prefix_sum(
 
     A product with a 0/1 matrix is fastest, and rounds least, for all but long sequences; these
     take one pass of cumulative sums in double precision, linear in N.
+
+    >>> prefix_sum(torch.tensor([[[1.0], [10.0], [100.0]]]), torch.tensor([[0, 1, 0]])).squeeze()
+    tensor([  1.,  10., 101.])
     """
     n_sequences, n, _ = values.shape
-    if n <= 256:
-        mask = torch.ones(n, n, dtype=torch.bool, device=values.device).tril().expand(n_sequences, n, n)
+    if n <= LONG:
+        mask = torch.ones(n, n, dtype=torch.bool, device=values.device).tril()
+        mask = mask.expand(n_sequences, n, n)
         if groups is not None:
             mask = mask & (groups[:, :, None] == groups[:, None, :])
         return mask.to(values.dtype) @ values
@@ -200,7 +213,7 @@ def prefix_sum(
     sorted_groups = groups.gather(1, by_group)
     index = by_group[..., None].expand_as(values)
     # Transposed, so that the sum runs along contiguous memory.
-    total = values.gather(1, index).transpose(1, 2).double().contiguous().cumsum(2)
+    total = values.gather(1, index).to(widest(values.device)).transpose(1, 2).contiguous().cumsum(2)
     total = nn.functional.pad(total, (1, 0))  # (S, d, N + 1)
     start = torch.searchsorted(sorted_groups, sorted_groups)  # first position of the group
     start = start[:, None, :].expand(-1, total.shape[1], -1)
@@ -218,8 +231,10 @@ class NCP(nn.Module):
 
     >>> model = NCP(NCPConfig(event_shape=2))
     >>> x = torch.tensor([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0]])
-    >>> model.conditionals(x, [0, 0, 1]).exp().sum(1)  # doctest: +ELLIPSIS
-    tensor([1.0..., 1.0..., 1.0...], grad_fn=...)
+    >>> model.conditionals(x, [0, 0, 1]).shape  # three points, two clusters or a new one
+    torch.Size([3, 3])
+    >>> model.sample(x, n_samples=20, seed=0).n_samples
+    20
     """
 
     location: Tensor
@@ -262,7 +277,7 @@ class NCP(nn.Module):
         into_f = cast(nn.Linear, self.f[0])
         c = self.config
         sizes = [c.g_dim, c.h_dim, c.h_dim * c.point_in_f, c.g_dim * c.candidate_in_f]
-        v_g, v_q, v_h, v_c = into_f.weight.split(sizes, dim=1)
+        v_g, v_q, v_h, v_c = torch.split(into_f.weight, sizes, dim=1)
         v_join = v_g + v_c if c.candidate_in_f else v_g
         return Folded(
             w_u=first.weight,
@@ -313,30 +328,24 @@ class NCP(nn.Module):
             lengths: Number of points of each sequence.
             labels: Canonical labels along each sequence.
         """
-        n_sequences, n = labels.shape
         plan = layout(labels, lengths)
         u, q, static = (table[index] for table in points)  # (S, N, width)
-        if not bool(plan.valid.all()):
-            q = q * plan.valid[..., None]
+        q = q * plan.valid[..., None]
         joined = _with_zero_row(prefix_sum(u, plan.labels))  # U of a cluster, its last point here
         u = (u + folded.b_u).flatten(0, 1)
-        chunks = range(0, len(plan.here), CHUNK if not torch.is_grad_enabled() else len(plan.here))
-        step = chunks.step
+        parts = list(zip(torch.split(plan.here, CHUNK), torch.split(plan.last, CHUNK), strict=True))
         inner = torch.cat(
             [
-                self.embed(
-                    joined.index_select(0, plan.last[i : i + step])
-                    + u.index_select(0, plan.here[i : i + step])
-                )
-                for i in chunks
+                self.embed(joined.index_select(0, last) + u.index_select(0, here))
+                for here, last in parts
             ]
         )  # (M, width)
+        where = plan.valid.view(-1).nonzero()[:, 0]
         realised = torch.addmm(folded.b_g, inner.index_select(0, plan.chosen), folded.w_g.T)
-        zeros = realised.new_zeros(n_sequences * n + 1, realised.shape[1])
-        g_hat = zeros.index_copy(0, plan.valid.view(-1).nonzero()[:, 0], realised)
+        zeros = realised.new_zeros(len(joined), realised.shape[1])
+        g_hat = zeros.index_copy(0, where, realised)  # of a cluster, its last point here
         change = realised - g_hat.index_select(0, plan.last.index_select(0, plan.chosen))
-        change = zeros[:-1].index_copy(0, plan.valid.view(-1).nonzero()[:, 0], change)
-        change = change.view(n_sequences, n, -1)
+        change = zeros[:-1].index_copy(0, where, change).view_as(q)
         before = prefix_sum(change) - change  # S(n)
         unassigned = prefix_sum(q.flip(1)).flip(1) - q  # V_Q Q(n)
         base = (before + unassigned + static + folded.b_join).flatten(0, 1)
@@ -344,38 +353,34 @@ class NCP(nn.Module):
             [
                 self.logit(
                     torch.addmm(
-                        base.index_select(0, plan.here[i : i + step])
-                        - g_hat.index_select(0, plan.last[i : i + step]),
-                        inner[i : i + step],
+                        base.index_select(0, here) - g_hat.index_select(0, last),
+                        part,
                         folded.w_join.T,
                     )
                 )
-                for i in chunks
+                for (here, last), part in zip(parts, torch.split(inner, CHUNK), strict=True)
             ]
         )
         padded = logits.new_full(plan.candidate.shape, -torch.inf)
-        padded = padded.masked_scatter(plan.candidate, logits)
-        padded = torch.cat([padded[..., :1].masked_fill(~plan.valid[..., None], 0.0), padded[..., 1:]], 2)
-        return padded.log_softmax(2), plan.valid
+        padded[..., 0] = 0.0  # what is not a position gets a finite row, for the gradient's sake
+        return padded.masked_scatter(plan.candidate, logits).log_softmax(2), plan.valid
 
     # -- the public likelihood -------------------------------------------------------------------
 
     def check_points(self, x: Any) -> Tensor:
         """One data set `(N, *event_shape)` in the model's dtype; anything else is refused."""
-        x = torch.as_tensor(x)
-        if x.is_complex() or x.dtype == torch.bool:
-            raise ValueError(f"Expected real-valued data but got dtype {x.dtype}")
-        if tuple(x.shape[1:]) != self.config.event_shape or x.dim() == 0:
-            expected = ("N", *self.config.event_shape)
-            raise ValueError(
-                f"Expected data of shape ({', '.join(map(str, expected))}) but got {tuple(x.shape)}"
-            )
-        if len(x) == 0:
+        points = as_tensor(x if isinstance(x, Tensor) else np.asarray(x))
+        if points.is_complex() or points.dtype == torch.bool:
+            raise ValueError(f"Expected real-valued data but got dtype {points.dtype}")
+        if tuple(points.shape[1:]) != self.config.event_shape:
+            expected = ", ".join(map(str, ("N", *self.config.event_shape)))
+            raise ValueError(f"Expected data of shape ({expected}) but got {tuple(points.shape)}")
+        if len(points) == 0:
             raise ValueError("Expected at least one point but got an empty data set")
-        x = x.to(device=self.device, dtype=self.dtype)
-        if not bool(x.isfinite().all()):
+        points = points.to(self.dtype).to(self.device)
+        if not bool(points.isfinite().all()):
             raise ValueError("Expected finite data but got NaN or infinity")
-        return x
+        return points
 
     def conditionals(self, x: Any, labels: Any) -> Any:
         """log p(c_n = k | c_{1:n-1}, x) for every n and k, teacher-forced.
@@ -383,26 +388,22 @@ class NCP(nn.Module):
         Arguments:
             x: One data set `(N, *event)`, data sets of equal size `(B, N, *event)`, or a list of
                 data sets of any sizes.
-            labels: Canonical labels: `(N,)` or many rows `(R, N)` of one data set; `(B, N)`; a list.
+            labels: Canonical labels: `(N,)` or many rows `(R, N)` of one data set, `(B, N)`, or
+                a list.
 
         Returns:
             `(N, K)`, `(R, N, K)`, `(B, N, K)` or a list of `(N_i, K_i)`; the last axis holds the
             clusters that exist and, after them, the new one; entries that cannot occur are -inf.
         """
         problem = self._problem(x, labels)
-        parts = [(log_p, valid) for _, log_p, valid in self._run(problem)]
-        width = max(log_p.shape[2] for log_p, _ in parts)
-        rows = [row for log_p, _ in parts for row in _pad_last(log_p, width)]
+        parts = [log_p for _, log_p, _ in self._run(problem)]
         if problem.kind == "list":
-            return [
-                row[:n, : int(c.max()) + 2]
-                for row, n, c in zip(
-                    rows, problem.lengths.tolist(), problem.labels.where(problem.mask(), 0), strict=True
-                )
-            ]
-        stacked = torch.stack(rows)
-        stacked = stacked[..., : int(problem.labels.max()) + 2]
-        return stacked[0] if problem.kind == "single" else stacked
+            rows = [row for log_p in parts for row in log_p]
+            ends = zip(problem.lengths.tolist(), problem.n_clusters().tolist(), strict=True)
+            return [row[:n, : k + 1] for row, (n, k) in zip(rows, ends, strict=True)]
+        width = max(log_p.shape[2] for log_p in parts)
+        padded = torch.cat([_pad_last(log_p, width) for log_p in parts])
+        return padded[0] if problem.kind == "single" else padded
 
     def log_prob(self, x: Any, labels: Any, order: Any = None) -> Tensor:
         """log q(c | x), the sum over n of the realised conditionals.
@@ -434,37 +435,36 @@ class NCP(nn.Module):
 
     def _problem(self, x: Any, labels: Any) -> _Problem:
         event = len(self.config.event_shape)
-        is_list = isinstance(x, Sequence) and not hasattr(x, "shape") and _looks_ragged(x, labels)
-        if is_list:
-            data = [self.check_points(one) for one in x]
-            if not data:
-                raise ValueError("Expected at least one data set but got none")
-            if len(labels) != len(data):
-                raise ValueError(f"Expected {len(data)} label rows but got {len(labels)}")
-            rows = [check_labels(c, len(one)) for c, one in zip(labels, data, strict=True)]
-            if any(row.dim() != 1 for row in rows):
-                raise ValueError("Expected one row of labels for each data set of a list")
-            return _Problem.ragged(data, rows, self.device)
-        x = torch.as_tensor(x)
-        if x.dim() == event + 2:
-            data = [self.check_points(one) for one in x]
-            if not data:
-                raise ValueError("Expected at least one data set but got none")
-            rows_2d = check_labels(labels, x.shape[1])
-            if rows_2d.shape != x.shape[:2]:
-                raise ValueError(
-                    f"Expected labels of shape {tuple(x.shape[:2])} but got {tuple(rows_2d.shape)}"
-                )
-            return _Problem.ragged(data, list(rows_2d), self.device, kind="batch")
+        if isinstance(x, list | tuple) and (not x or np.ndim(x[0]) == event + 1):
+            return self._ragged(x, labels, "list")
+        if np.ndim(x) == event + 2:
+            return self._ragged(list(x), list(check_labels(labels)), "batch")
         points = self.check_points(x)
         rows_2d = check_labels(labels, len(points)).to(self.device)
-        if rows_2d.dim() not in (1, 2):
+        if rows_2d.dim() not in (1, 2) or len(rows_2d) == 0:
             raise ValueError(f"Expected labels (N,) or (R, N) but got {tuple(rows_2d.shape)}")
         kind = "single" if rows_2d.dim() == 1 else "batch"
         rows_2d = rows_2d.view(-1, len(points))
         index = torch.arange(len(points), device=self.device).expand_as(rows_2d)
         lengths = torch.full((len(rows_2d),), len(points), device=self.device)
         return _Problem(kind, points, index, lengths, rows_2d)
+
+    def _ragged(self, xs: Sequence[Any], labels: Sequence[Any], kind: str) -> _Problem:
+        data = [self.check_points(x) for x in xs]
+        if not data:
+            raise ValueError("Expected at least one data set but got none")
+        if len(labels) != len(data):
+            raise ValueError(f"Expected {len(data)} rows of labels but got {len(labels)}")
+        rows = [
+            check_labels(row, len(x)).to(self.device) for row, x in zip(labels, data, strict=True)
+        ]
+        if any(row.dim() != 1 for row in rows):
+            raise ValueError("Expected one row of labels for each data set")
+        lengths = torch.tensor([len(x) for x in data], device=self.device)
+        padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        index = torch.arange(padded.shape[1], device=self.device)
+        index = (index + (lengths.cumsum(0) - lengths)[:, None]).where(index < lengths[:, None], 0)
+        return _Problem(kind, torch.cat(data), index, lengths, padded)
 
     def _run(self, problem: _Problem) -> Iterator[tuple[slice, Tensor, Tensor]]:
         folded = self.fold()
@@ -515,7 +515,10 @@ class NCP(nn.Module):
         return beam_search(self, x, beam)
 
     def assign(self, x_new: Any, x: Any, labels: Any) -> Tensor:
-        """Probabilities `(M, K + 1)` of new points joining each cluster; see `ncp.sampling.assign`."""
+        """Probabilities `(M, K + 1)` of new points joining each cluster or a new one.
+
+        See `ncp.sampling.assign`.
+        """
         from ncp.sampling import assign
 
         return assign(self, x_new, x, labels)
@@ -531,35 +534,25 @@ class _Problem:
     lengths: Int[Tensor, " S"]
     labels: Int[Tensor, "S N"]
 
-    @classmethod
-    def ragged(
-        cls, data: list[Tensor], rows: list[Tensor], device: torch.device, kind: str = "list"
-    ) -> _Problem:
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        labels = nn.utils.rnn.pad_sequence([row.to(device) for row in rows], batch_first=True)
-        index = torch.arange(labels.shape[1], device=device)
-        index = (index + (lengths.cumsum(0) - lengths)[:, None]).where(index < lengths[:, None], 0)
-        return cls(kind, torch.cat(data), index, lengths, labels)
-
-    def mask(self) -> Bool[Tensor, "S N"]:
-        positions = torch.arange(self.labels.shape[1], device=self.labels.device)
-        return positions < self.lengths[:, None]
+    def n_clusters(self) -> Int[Tensor, " S"]:
+        return self.labels.amax(1) + 1  # rows are padded with label 0
 
 
-def realised(
-    log_p: Float[Tensor, "S N K"], labels: Int[Tensor, "S N"]
-) -> Float[Tensor, "S N"]:
+def realised(log_p: Float[Tensor, "S N K"], labels: Int[Tensor, "S N"]) -> Float[Tensor, "S N"]:
     """The entries of `log_p` at the labels."""
     return log_p.gather(2, labels[..., None]).squeeze(2)
 
 
-def candidates_per_row(
-    labels: Int[Tensor, "S N"], lengths: Int[Tensor, " S"]
-) -> Int[Tensor, " S"]:
-    """The number of candidates (n, k <= K_n) of each sequence: what its evaluation costs."""
+def candidates_per_row(labels: Int[Tensor, "S N"], lengths: Int[Tensor, " S"]) -> Int[Tensor, " S"]:
+    """The number of candidates (n, k <= K_n) of each sequence: what its evaluation costs.
+
+    >>> candidates_per_row(torch.tensor([[0, 1, 0]]), torch.tensor([3]))
+    tensor([6])
+    """
+    k_before = labels.cummax(1).values.roll(1, 1) + 1
+    k_before[:, 0] = 0
     positions = torch.arange(labels.shape[1], device=labels.device)
-    per_position = (labels.cummax(1).values + 2).where(positions < lengths[:, None], 0)
-    return per_position.sum(1)
+    return (k_before + 1).where(positions < lengths[:, None], 0).sum(1)
 
 
 def groups_of(costs: Int[Tensor, " S"], limit: int) -> list[slice]:
@@ -580,14 +573,3 @@ def _with_zero_row(table: Float[Tensor, "S N d"]) -> Float[Tensor, "rows d"]:
 
 def _pad_last(log_p: Float[Tensor, "S N K"], width: int) -> Float[Tensor, "S N W"]:
     return nn.functional.pad(log_p, (0, width - log_p.shape[2]), value=-torch.inf)
-
-
-def _looks_ragged(x: Sequence[Any], labels: Any) -> bool:
-    """A list of data sets (each an array), rather than nested lists of numbers."""
-    return len(x) == 0 or hasattr(x[0], "shape") and len(x[0].shape) > 0 and not _is_flat(labels)
-
-
-def _is_flat(labels: Any) -> bool:
-    """One row of integers, so that a list of points is one data set."""
-    first = labels[0] if len(labels) else labels
-    return not hasattr(first, "__len__") or getattr(first, "shape", None) == ()

@@ -102,7 +102,9 @@ def encoder_names() -> list[str]:
 def build_encoder(config: NCPConfig) -> nn.Module:
     """The encoder that `config.encoder` names."""
     if config.encoder not in _ENCODERS:
-        raise ValueError(f"Expected encoder to be one of {encoder_names()} but got {config.encoder!r}")
+        raise ValueError(
+            f"Expected encoder to be one of {encoder_names()} but got {config.encoder!r}"
+        )
     return _ENCODERS[config.encoder](config)
 
 
@@ -112,7 +114,11 @@ def _build_mlp(config: NCPConfig) -> nn.Module:
             f"Expected a one-dimensional event_shape for encoder='mlp' but got {config.event_shape}"
         )
     return mlp(
-        config.event_shape[0], config.h_width, config.h_depth, config.h_dim, residual=config.residual
+        config.event_shape[0],
+        config.h_width,
+        config.h_depth,
+        config.h_dim,
+        residual=config.residual,
     )
 
 
