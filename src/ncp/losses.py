@@ -19,7 +19,7 @@ Summing leaves upwards gives p(c_n | c_{1:n-1}, x) at every node of the realised
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -28,8 +28,11 @@ from torch import Tensor
 
 from ncp.likelihoods import ConjugateLikelihood, DensityLikelihood
 from ncp.mixture import Batch, Mixture
-from ncp.model import NCP, realised
+from ncp.model import NCP, groups_of, realised
 from ncp.partitions import canonical
+
+LEAVES = 2**20  # of one sequence's tree of completions; a larger one gets a shorter tail
+BLOCK = 2**18  # leaves of the trees that are grown at the same time
 
 
 class Sequences(NamedTuple):
@@ -40,7 +43,8 @@ class Sequences(NamedTuple):
     orders: Int[Tensor, "B R N"]
     targets: Float[Tensor, "B R r K"] | None  # soft targets of the last r positions
 
-    def __getitem__(self, rows: slice) -> Sequences:  # type: ignore[override]
+    def rows(self, rows: slice) -> Sequences:
+        """Some of the data sets."""
         targets = None if self.targets is None else self.targets[rows]
         return Sequences(self.x[rows], self.labels[rows], self.orders[rows], targets)
 
@@ -120,11 +124,15 @@ def tail_targets(
 ) -> Float[Tensor, "B R r K"]:
     """p(c_n = k | c_{1:n-1}, x) (or with mu in the condition) for the last r positions.
 
+    The tree has (K+1)(K+2)...(K+r) leaves, K clusters before the tail. A sequence whose tree would
+    have more than `LEAVES` keeps its sampled labels at the first tail positions, until the rest of
+    the tail fits. When that is depends only on the labels before it, so the mean stays the same.
+
     Arguments:
         batch: Data sets; a non-conjugate one needs parameters for K + r clusters.
         orders: The order of each sequence.
         mixture: Where the data come from; its likelihood must be conjugate or have a density.
-        r: Length of the tail, 1 <= r < N. The tree has up to (K+1)(K+2)...(K+r) leaves.
+        r: Length of the tail, 1 <= r < N.
 
     Returns:
         Probabilities over the clusters that exist at each position and, after them, the new one,
@@ -137,26 +145,59 @@ def tail_targets(
     along = batch.labels.repeat_interleave(n_orders, 0).gather(1, flat_orders)
     labels = canonical(along)
     data_set = torch.arange(len(batch.x)).repeat_interleave(n_orders)
-    x = batch.x[data_set[:, None], flat_orders]
-    likelihood = mixture.likelihood
-    if isinstance(likelihood, ConjugateLikelihood):
-        tree: _Predictive = _Conjugate(likelihood, x, labels, r)
-    elif isinstance(likelihood, DensityLikelihood) and batch.parameters is not None:
-        parameters = _in_order_of_appearance(batch.parameters[data_set], along, labels)
-        tree = _Given(likelihood, x, labels, parameters, r)
-    else:
-        raise ValueError(
-            "Expected a likelihood that is conjugate or has a density for rao_blackwell > 0 "
-            f"but got {type(likelihood).__name__}"
+    targets = torch.zeros(len(labels), r, int(labels.max()) + 1 + r, dtype=torch.float64)
+    targets.scatter_(2, labels[:, -r:, None], 1.0)
+    for rows, length in _blocks(labels, r):
+        x = batch.x[data_set[rows, None], flat_orders[rows]]
+        parameters = None if batch.parameters is None else batch.parameters[data_set[rows]]
+        tree = _grow(mixture, x, along[rows], labels[rows], parameters, length)
+        exact = _tree_targets(tree, labels[rows], mixture.prior.predictive, length)
+        targets[rows, -length:] = torch.nn.functional.pad(
+            exact, (0, targets.shape[2] - exact.shape[2])
         )
-    targets = _tree_targets(tree, labels, mixture.prior.predictive, r)
     return targets.view(len(batch.x), n_orders, r, -1).float()
 
 
-class _Predictive:
-    """log p(tail point j | cluster k of a node) for the nodes of one level of the tree."""
+def _blocks(labels: Int[Tensor, "S N"], r: int) -> Iterator[tuple[Int[Tensor, " rows"], int]]:
+    """Sequences of one length of tail (at most r) whose trees fit in memory together."""
+    n = labels.shape[1]
+    k = labels.cummax(1).values + 1
+    length = torch.zeros(len(labels), dtype=torch.long)
+    leaves = torch.ones(len(labels), dtype=torch.float64)
+    for j in range(1, r + 1):
+        count = (k[:, n - j - 1, None] + torch.arange(1, j + 1)).double().prod(1)
+        length = torch.where(count <= LEAVES, j, length)
+        leaves = torch.where(count <= LEAVES, count, leaves)
+    for j in range(1, r + 1):
+        rows = (length == j).nonzero()[:, 0]
+        if len(rows) > 0:
+            for block in groups_of(leaves[rows].long(), BLOCK):
+                yield rows[block], j
 
-    def level(self, j: int) -> Float64[Tensor, "nodes K"]:
+
+def _grow(
+    mixture: Mixture,
+    x: Float[Tensor, "S N *event"],
+    along: Int[Tensor, "S N"],
+    labels: Int[Tensor, "S N"],
+    parameters: Float64[Tensor, "S K P"] | None,
+    r: int,
+) -> _Predictive:
+    likelihood = mixture.likelihood
+    if isinstance(likelihood, ConjugateLikelihood):
+        return _Conjugate(likelihood, x, labels, r)
+    if isinstance(likelihood, DensityLikelihood) and parameters is not None:
+        return _Given(likelihood, x, labels, _in_order_of_appearance(parameters, along, labels), r)
+    raise ValueError(
+        "Expected a likelihood that is conjugate or has a density for rao_blackwell > 0 "
+        f"but got {type(likelihood).__name__}"
+    )
+
+
+class _Predictive:
+    """log p(tail point j | cluster `choice` of node `parent`) for one level of the tree."""
+
+    def level(self, j: int, parent: Tensor, choice: Tensor) -> Float64[Tensor, " children"]:
         raise NotImplementedError
 
     def descend(self, j: int, parent: Tensor, choice: Tensor) -> None:
@@ -176,10 +217,10 @@ class _Conjugate(_Predictive):
         self.sums = sums.scatter_add_(1, index, statistics[:, :-r])
         self.root = torch.arange(len(x))
 
-    def level(self, j: int) -> Float64[Tensor, "nodes K"]:
-        point = self.tail[self.root, j][:, None]
+    def level(self, j: int, parent: Tensor, choice: Tensor) -> Float64[Tensor, " children"]:
+        before = self.sums[parent, choice]
         marginal = self.likelihood.log_marginal_statistics
-        return marginal(self.sums + point) - marginal(self.sums)
+        return marginal(before + self.tail[self.root[parent], j]) - marginal(before)
 
     def descend(self, j: int, parent: Tensor, choice: Tensor) -> None:
         self.root = self.root[parent]
@@ -206,8 +247,8 @@ class _Given(_Predictive):
         self.log_density = likelihood.log_density(x[:, -r:].double(), parameters[:, :n_slots])
         self.root = torch.arange(len(x))
 
-    def level(self, j: int) -> Float64[Tensor, "nodes K"]:
-        return self.log_density[self.root, j]
+    def level(self, j: int, parent: Tensor, choice: Tensor) -> Float64[Tensor, " children"]:
+        return self.log_density[self.root[parent], j, choice]
 
     def descend(self, j: int, parent: Tensor, choice: Tensor) -> None:
         self.root = self.root[parent]
@@ -231,30 +272,29 @@ def _tree_targets(
 ) -> Float64[Tensor, "S r K"]:
     n_sequences = len(labels)
     n_slots = int(labels.max()) + 1 + r
+    slots = torch.arange(n_slots)
     counts = torch.zeros(n_sequences, n_slots, dtype=torch.long)
     counts.scatter_add_(1, labels[:, :-r], torch.ones_like(labels[:, :-r]))
     path = torch.arange(n_sequences)  # the node of each sequence's own labels
     log_w = torch.zeros(n_sequences, dtype=torch.float64)
-    levels: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    levels: list[tuple[Tensor, Tensor, Tensor]] = []
     for j in range(r):
         k = (counts > 0).sum(1)
-        slots = torch.arange(n_slots)
+        parent, choice = (slots <= k[:, None]).nonzero(as_tuple=True)
+        levels.append((parent, choice, path))
         prior = predictive(counts)  # the new cluster is the last column: put it at slot k
         prior = torch.where(slots == k[:, None], prior[:, -1:], prior[:, :-1])
-        weight = log_w[:, None] + prior.log() + tree.level(j)
-        parent, choice = (slots <= k[:, None]).nonzero(as_tuple=True)
-        levels.append((parent, choice, path, k))
-        log_w = weight[parent, choice]
-        child = torch.full((len(counts), n_slots), -1)
-        child[parent, choice] = torch.arange(len(parent))
-        path = child[path, labels[:, j - r]]
+        log_w = log_w[parent] + prior[parent, choice].log() + tree.level(j, parent, choice)
+        if j == r - 1:
+            break
+        path = ((k + 1).cumsum(0) - (k + 1))[path] + labels[:, j - r]
         tree.descend(j, parent, choice)
         counts = counts[parent]
         counts[torch.arange(len(parent)), choice] += 1
     targets = torch.zeros(n_sequences, r, n_slots, dtype=torch.float64)
     for j in reversed(range(r)):
-        parent, choice, path, k = levels[j]
-        table = torch.full((len(k), n_slots), -torch.inf, dtype=torch.float64)
+        parent, choice, path = levels[j]
+        table = torch.full((int(parent[-1]) + 1, n_slots), -torch.inf, dtype=torch.float64)
         table[parent, choice] = log_w
         targets[:, j] = table[path].softmax(1)
         log_w = table.logsumexp(1)

@@ -229,7 +229,7 @@ def micro_batches(pieces: list[Sequences], limit: int = CHUNK) -> Iterator[Seque
         lengths = torch.full((len(piece.labels),), n)
         costs = candidates_per_row(piece.labels[:, 0], lengths) * n_orders
         for rows in groups_of(costs, limit):
-            yield piece[rows]
+            yield piece.rows(rows)
 
 
 def _to(data: Sequences, model: NCP) -> Sequences:
@@ -563,7 +563,9 @@ def train(
                 log.write({"step": trainer.step, "event": "non-finite step skipped"})
                 if bad >= BAD_STEPS_IN_A_ROW:
                     trainer.roll_back()
-                    log.write({"step": trainer.step, "event": "rolled back, half the learning rate"})
+                    log.write(
+                        {"step": trainer.step, "event": "rolled back, half the learning rate"}
+                    )
                     bad = 0
                 continue
             bad = 0
@@ -688,7 +690,13 @@ def _bar(
     if not wanted or not trainer.is_first:
         yield lambda latest: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     with Progress(
         TextColumn("{task.description}"),

@@ -1,0 +1,242 @@
+"""Targets against brute force, gradients with the same mean and a smaller variance."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from ncp import losses
+from ncp.likelihoods import (
+    DensityLikelihood,
+    GaussianKnownVariance,
+    LabelledArrays,
+    LaplaceNoise,
+    Likelihood,
+    NormalInverseWishart,
+    Ring,
+)
+from ncp.losses import Sequences, likelihoods, pairwise_loss, sequences, tail_targets
+from ncp.mixture import Batch, Mixture
+from ncp.model import NCP, NCPConfig
+from ncp.partitions import canonical, enumerate_partitions, is_canonical
+from ncp.priors import CRP, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
+
+PRIORS: list[Prior] = [
+    CRP(0.7),
+    PitmanYor(0.5, 0.3),
+    MixtureOfFiniteMixtures(1.5, Poisson(2.0)),
+]
+CONJUGATE: list[Likelihood] = [
+    GaussianKnownVariance(dim=1, prior_sd=2.0),
+    GaussianKnownVariance(dim=2, prior_sd=3.0),
+    NormalInverseWishart(dim=2, kappa=0.1),
+]
+
+
+def small() -> NCP:
+    config = NCPConfig(h_width=8, h_depth=2, h_dim=8, width=8, g_depth=2, g_dim=8, f_depth=2)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return NCP(config)
+
+
+def drawn(
+    mixture: Mixture, n: int, n_orders: int, generator: torch.Generator, n_datasets: int = 3
+) -> tuple[Batch, Tensor]:
+    batch = mixture.sample(n_datasets, n, extra_parameters=5, generator=generator)
+    orders = torch.rand(n_datasets, n_orders, n, generator=generator).argsort(2)
+    return batch, orders
+
+
+def by_enumeration(log_w: Tensor, rows: Tensor, labels: Tensor, n: int, n_slots: int) -> Tensor:
+    """p(c_n = k | c_{1:n-1}) by brute force from the weights of label rows (M, N)."""
+    here = (rows[:, :n] == labels[:n]).all(1)
+    mass = [log_w[here & (rows[:, n] == k)] for k in range(n_slots)]
+    return torch.stack([one.logsumexp(0) for one in mass]).softmax(0)
+
+
+# -- targets -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("r", [1, 3, 6])
+@pytest.mark.parametrize("likelihood", CONJUGATE, ids=repr)
+@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+def test_conjugate_targets_are_the_conditionals_of_all_partitions(
+    prior: Prior, likelihood: Likelihood, r: int, generator: torch.Generator
+) -> None:
+    mixture = Mixture(prior, likelihood)
+    batch, orders = drawn(mixture, 7, 2, generator)
+    targets = tail_targets(batch, orders, mixture, r)
+    rows = enumerate_partitions(7)
+    for b in range(3):
+        for i in range(2):
+            order = orders[b, i]
+            labels = canonical(batch.labels[b][order])
+            log_joint = mixture.log_joint(batch.x[b][order], rows)
+            for j in range(r):
+                exact = by_enumeration(log_joint, rows, labels, 7 - r + j, targets.shape[3])
+                torch.testing.assert_close(targets[b, i, j].double(), exact, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("r", [1, 3])
+@pytest.mark.parametrize("likelihood", [LaplaceNoise(2, 2.0, 1.0), Ring(prior_sd=2.0)], ids=repr)
+@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+def test_targets_given_the_parameters_are_the_conditionals_of_all_completions(
+    prior: Prior, likelihood: DensityLikelihood, r: int, generator: torch.Generator
+) -> None:
+    n = 6
+    mixture = Mixture(prior, likelihood)
+    batch, orders = drawn(mixture, n, 2, generator)
+    assert batch.parameters is not None
+    targets = tail_targets(batch, orders, mixture, r)
+    for b in range(3):
+        for i in range(2):
+            order = orders[b, i]
+            along = batch.labels[b][order].tolist()
+            labels = canonical(batch.labels[b][order])
+            # mu of the k-th cluster to appear in this order, then the spare ones
+            appeared = list(dict.fromkeys(along))
+            spare = range(len(appeared), batch.parameters.shape[1])
+            mu = batch.parameters[b, [*appeared, *spare]]
+            rows = enumerate_partitions(n)
+            rows = rows[(rows[:, : n - r] == labels[: n - r]).all(1)]
+            density = likelihood.log_density(batch.x[b][order][None].double(), mu[None])[0]
+            log_x = density.expand(len(rows), -1, -1).gather(2, rows[..., None]).sum((1, 2))
+            log_w = mixture.prior.log_prob(rows) + log_x
+            for j in range(r):
+                exact = by_enumeration(log_w, rows, labels, n - r + j, targets.shape[3])
+                torch.testing.assert_close(targets[b, i, j].double(), exact, atol=1e-6, rtol=0)
+
+
+def test_blocks_do_not_change_targets_and_large_trees_get_a_shorter_tail(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = Mixture(CRP(2.0), GaussianKnownVariance(2, prior_sd=3.0))
+    batch, orders = drawn(mixture, 20, 3, generator, n_datasets=5)
+    whole = tail_targets(batch, orders, mixture, 4)
+    monkeypatch.setattr(losses, "BLOCK", 1)
+    torch.testing.assert_close(tail_targets(batch, orders, mixture, 4), whole)
+    monkeypatch.setattr(losses, "LEAVES", 600)
+    shorter = tail_targets(batch, orders, mixture, 4).flatten(0, 1)
+    labels = canonical(batch.labels[:, None].expand(-1, 3, -1).gather(2, orders)).flatten(0, 1)
+    seen = set()
+    for s, row in enumerate(labels):
+        k = [int(row[: 20 - j].max()) + 1 for j in range(5)]
+        leaves = [math.prod(range(k[j] + 1, k[j] + j + 1)) for j in range(5)]
+        length = max(j for j in range(5) if leaves[j] <= 600)
+        seen.add(length)
+        plain = torch.nn.functional.one_hot(row[-4:], whole.shape[3]).float()
+        expected = torch.cat([plain[: 4 - length], whole.flatten(0, 1)[s, 4 - length :]])
+        torch.testing.assert_close(shorter[s], expected)
+    assert len(seen) > 1
+
+
+def test_bad_requests_are_refused(generator: torch.Generator) -> None:
+    mixture = Mixture(CRP(0.7), GaussianKnownVariance())
+    batch, orders = drawn(mixture, 5, 1, generator)
+    for r in (0, 5, -1):
+        with pytest.raises(ValueError, match="Expected 1 <= r < 5"):
+            tail_targets(batch, orders, mixture, r)
+    density = Mixture(CRP(0.7), LaplaceNoise(2))
+    few = density.sample(3, 5, generator=generator)
+    with pytest.raises(ValueError, match="Expected parameters of"):
+        tail_targets(few, orders, density, 3)
+    arrays = Mixture(CRP(0.7), LabelledArrays(torch.rand(9, 2), torch.arange(9)))
+    with pytest.raises(ValueError, match="conjugate or has a density"):
+        tail_targets(arrays.sample(3, 5, generator=generator), orders, arrays, 1)
+
+
+# -- gradients -----------------------------------------------------------------------------------
+
+
+def gradients(model: NCP, data: Sequences, group: int = 10) -> Tensor:
+    """One row for each group of data sets: the gradient of its loss."""
+    rows = []
+    for b in range(0, len(data.x), group):
+        loss = likelihoods(model, data.rows(slice(b, b + group))).loss
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        rows.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(rows).double()
+
+
+@pytest.mark.parametrize(
+    "likelihood", [GaussianKnownVariance(2, prior_sd=2.0), LaplaceNoise(2, 2.0)], ids=repr
+)
+def test_rao_blackwellised_gradients_have_the_same_mean_and_a_smaller_variance(
+    likelihood: Likelihood, generator: torch.Generator
+) -> None:
+    mixture, model = Mixture(CRP(1.0), likelihood), small()
+    batch = mixture.sample(1200, 6, extra_parameters=4, generator=generator)
+    data = sequences(batch, 1, mixture, rao_blackwell=4, generator=generator)
+    data = data._replace(x=data.x.float())
+    plain, exact = gradients(model, data._replace(targets=None)), gradients(model, data)
+    directions = torch.randn(plain.shape[1], 20, generator=generator, dtype=torch.float64)
+
+    def z(difference: Tensor) -> float:
+        projected = difference @ directions
+        return float((projected.mean(0) / projected.std(0) * len(projected) ** 0.5).abs().max())
+
+    assert z(exact - plain) < 4.5
+    assert exact.var(0).sum() < 0.92 * plain.var(0).sum()
+    # The test has the power to see wrong targets.
+    assert data.targets is not None
+    wrong = (data.targets > 0).float()
+    biased = gradients(model, data._replace(targets=wrong / wrong.sum(3, keepdim=True)))
+    assert z(biased - plain) > 9
+
+
+# -- the loss ------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_negative_log_likelihood_in_each_order(generator: torch.Generator) -> None:
+    mixture, model = Mixture(CRP(0.7), GaussianKnownVariance(2)), small().double()
+    batch = mixture.sample(3, 9, generator=generator)
+    data = sequences(batch, 4, mixture, generator=generator)
+    assert bool(is_canonical(data.labels).all())
+    assert torch.equal(data.orders.sort(2).values, torch.arange(9).expand(3, 4, 9))
+    result = likelihoods(model, data)
+    right = 0
+    for b in range(3):
+        for i in range(4):
+            order = data.orders[b, i]
+            log_prob = model.log_prob(batch.x[b], batch.labels[b], order=order)
+            torch.testing.assert_close(result.log_prob[b, i], log_prob.detach())
+            table = model.conditionals(batch.x[b][order], data.labels[b, i])
+            right += int((table[1:].argmax(1) == data.labels[b, i, 1:]).sum())
+    torch.testing.assert_close(result.loss, -result.log_prob.sum(), check_dtype=False)
+    assert int(result.n_right) == right
+
+
+def test_sampled_labels_as_targets_give_the_plain_loss(generator: torch.Generator) -> None:
+    mixture, model = Mixture(CRP(0.7), GaussianKnownVariance(2)), small()
+    batch = mixture.sample(3, 9, generator=generator)
+    data = sequences(batch, 2, mixture, generator=generator)
+    data = data._replace(x=data.x.float())
+    hard = torch.nn.functional.one_hot(data.labels[..., -4:], 12).float()
+    plain, soft = likelihoods(model, data), likelihoods(model, data._replace(targets=hard))
+    torch.testing.assert_close(plain.loss, soft.loss)
+    assert torch.equal(plain.log_prob, soft.log_prob)
+
+
+def test_a_tail_is_at_most_all_but_the_first_point(generator: torch.Generator) -> None:
+    mixture = Mixture(CRP(0.7), GaussianKnownVariance(2))
+    assert sequences(mixture.sample(2, 1), 1, mixture, 5, generator).targets is None
+    targets = sequences(mixture.sample(2, 3), 1, mixture, 5, generator).targets
+    assert targets is not None
+    assert targets.shape[2] == 2
+
+
+def test_pairwise_loss_is_the_cross_entropy_of_same_cluster(generator: torch.Generator) -> None:
+    mixture, model = Mixture(CRP(0.7), GaussianKnownVariance(2)), small().double()
+    batch = mixture.sample(2, 5, generator=generator)
+    data = sequences(batch, 3, mixture, generator=generator)
+    h = model.h(batch.x)
+    terms = []
+    for b in range(2):
+        for i in range(5):
+            for j in range(i):
+                logit = 10 * torch.cosine_similarity(h[b, i], h[b, j], dim=0) - 5
+                sign = 1 if batch.labels[b, i] == batch.labels[b, j] else -1
+                terms.append(-torch.nn.functional.logsigmoid(sign * logit))
+    torch.testing.assert_close(pairwise_loss(model, data), torch.stack(terms).mean() * 2 * 5)
