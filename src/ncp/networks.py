@@ -74,6 +74,11 @@ class ConvEncoder(nn.Module):
 
     def forward(self, x: Float[Tensor, "points ..."]) -> Float[Tensor, "points d_h"]:
         x = x.unsqueeze(1) if x.dim() == 3 else x
+        # Channels last and few images at a time: two to three times faster on a CPU.
+        x = x.contiguous(memory_format=torch.channels_last)
+        return torch.cat([self._encode(part) for part in x.split(256)])
+
+    def _encode(self, x: Float[Tensor, "points ..."]) -> Float[Tensor, "points d_h"]:
         x = torch.relu(nn.functional.max_pool2d(self.conv1(x), 2))
         x = torch.relu(nn.functional.max_pool2d(self.conv2(x), 2))
         x = torch.relu(self.fc1(x.flatten(1)))
