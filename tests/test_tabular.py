@@ -290,5 +290,9 @@ class TestUnusualness:
         said = mixture.unusualness(rng.normal(size=(2, 3))[rng.integers(2, size=150)])
         assert "coincide" in said.words
 
+    def test_without_a_stored_reference_one_is_drawn(self, rng: np.random.Generator) -> None:
+        said = TabularMixture(sizes=(5, 40)).unusualness(two_blobs(rng, 5.0, n=20))
+        assert 0.0 <= said.p_value <= 1.0
+
     def test_tiny_tables_are_not_judged(self, mixture: TabularMixture) -> None:
         assert mixture.unusualness([[1.0, 2.0]]).p_value == 1.0

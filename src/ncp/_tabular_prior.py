@@ -193,12 +193,12 @@ def _means(prior: TablePrior, factors: Array, rng: Generator) -> Array:
     pooled = np.einsum("kij,kil->jl", factors, factors) / n_clusters  # mean covariance
     # units of the pooled spread, so that separation and shape are chosen independently
     root = np.linalg.cholesky(pooled + 1e-9 * np.trace(pooled) / dim * np.eye(dim))
-    size = np.exp(np.log(np.linalg.norm(factors, axis=(1, 2)) / np.linalg.norm(root)))
+    size = np.linalg.norm(factors, axis=(1, 2)) / np.linalg.norm(root)
     for _ in range(rng.integers(1, 6)):  # more tries, more evenly spread clusters
         m = _layout(n_clusters, dim, rng) * relevance
         d = np.linalg.norm(m[:, None] - m[None], axis=-1) / (size[:, None] + size[None])
         np.fill_diagonal(d, np.inf)
-        gap = float(np.median(d.min(1)))
+        gap = float(np.sort(d.min(1))[n_clusters // 2])
         if gap > best_gap:
             best, best_gap = m, gap
     low, high = np.log(prior.separation)

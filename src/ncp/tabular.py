@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -221,7 +222,7 @@ class FittedTransform:
             own = self.neighbours[1]
             for i, rank in enumerate(_ranks(len(self.coordinates))):
                 # ties are common in rounded tables, so distances start at a twentieth
-                typical = np.median(own[:, rank - 1]) + 0.05
+                typical = np.sort(own[:, rank - 1])[len(own) // 2] + 0.05
                 lonely = np.log((distance[:, rank - 1] + 0.05) / typical)
                 out[:, dimension + N_CONTEXT + i] = np.clip(lonely, -3.0, 3.0)
         return out
@@ -333,7 +334,7 @@ def _neighbours(y: Array, reference: Array | None, k: int) -> tuple[Labels, Arra
         d2 = (here**2).sum(1)[:, None] + squares - 2.0 * here @ among.T
         if reference is None:
             d2[np.arange(len(here)), start + np.arange(len(here))] = np.inf
-        near = np.argpartition(d2, k - 1, axis=1)[:, :k]
+        near = np.argpartition(d2.astype(np.float32), k - 1, axis=1)[:, :k]
         value = np.take_along_axis(d2, near, axis=1)
         order = np.argsort(value, axis=1)
         index[start : start + block] = np.take_along_axis(near, order, axis=1)
@@ -373,10 +374,11 @@ def merge_confused(labels: Labels, neighbours: tuple[Labels, Array], limit: floa
     flat = (c[:, None] * n_clusters + c[index]).ravel()
     shared = np.bincount(flat, weights=weight.ravel(), minlength=n_clusters**2)
     shared = shared.reshape(n_clusters, n_clusters)
-    far = distance[:, 0] > 3.0 * np.quantile(distance[:, 0], 0.9)
-    alone = np.bincount(c, weights=far) * (size == 1) > 0
-    shared[alone] = 0.0
-    shared[alone, alone] = 1.0
+    if (size == 1).any():
+        far = distance[:, 0] > 3.0 * np.quantile(distance[:, 0], 0.9)
+        alone = np.bincount(c, weights=far) * (size == 1) > 0
+        shared[alone] = 0.0
+        shared[alone, alone] = 1.0
     target = np.arange(n_clusters)
     while True:
         own = np.diag(shared)[:, None]
@@ -654,7 +656,7 @@ class TabularMixture(Mixture):
         median; the p-value is the share of the prior's tables whose most extreme statistic is
         at least as extreme as this table's. Without a stored reference a small one is drawn.
         """
-        ranges = (self.reference or self.with_reference(200).reference)["ranges"]
+        ranges = (self.reference or _small_reference(self))["ranges"]
         fitted = x if isinstance(x, FittedTransform) else self.transform.fit(x)
         n = len(fitted.coordinates)
         known = next((r for r in ranges if n <= r["rows"][1]), ranges[-1])
@@ -691,3 +693,8 @@ class TabularMixture(Mixture):
             return cls(**parts)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"Expected the arguments of TabularMixture: {error}") from error
+
+
+@lru_cache(maxsize=4)
+def _small_reference(mixture: TabularMixture) -> Mapping[str, Any]:
+    return mixture.with_reference(200).reference
