@@ -9,7 +9,7 @@ that a checkpoint carries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -66,7 +66,7 @@ class Mixture:
 
     prior: Prior
     likelihood: Likelihood
-    sizes: tuple[int, int] = (5, 100)
+    sizes: Sequence[int] = (5, 100)
     registry: ClassVar[dict[str, type[Mixture]]] = {}  # subclasses, named by a spec's "kind"
 
     def __init_subclass__(cls) -> None:

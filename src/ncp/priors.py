@@ -23,7 +23,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from torch import Tensor
 from ncp.partitions import ArrayLike, as_tensor, check_labels, counts
 
 T = TypeVar("T")
+Real: TypeAlias = float | int  # a run-time type checker does not take an int for a float
 
 BLOCK = 1 << 22  # numbers held at once when a batch is worked off in blocks of rows
 LOG_NEGLIGIBLE = 42.0  # exp(-42) is 6e-19, below the rounding of float64
@@ -76,7 +77,7 @@ def from_spec(spec: Mapping[str, Any], registry: Mapping[str, type[T]]) -> T:
         raise ValueError(f"Expected the arguments of {spec['kind']}: {error}") from error
 
 
-def check_positive(name: str, value: float) -> float:
+def check_positive(name: str, value: Any) -> float:
     """The value as a float, or a ``ValueError`` unless it is a positive finite number."""
     number = check_finite(name, value)
     if number <= 0:
@@ -84,7 +85,7 @@ def check_positive(name: str, value: float) -> float:
     return number
 
 
-def check_finite(name: str, value: float) -> float:
+def check_finite(name: str, value: Any) -> float:
     """The value as a float, or a ``ValueError`` unless it is a finite number."""
     try:
         number = float(value)
@@ -109,7 +110,7 @@ class Prior(ABC):
     """
 
     registry: ClassVar[dict[str, type[Prior]]] = {}
-    discount: float
+    discount: Real
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -208,6 +209,8 @@ def prior_from_dict(spec: Mapping[str, Any]) -> Prior:
         >>> prior_from_dict({"kind": "CRP", "alpha": 0.7})
         CRP(alpha=0.7)
     """
+    if isinstance(spec, Mapping) and isinstance(spec.get("p_k"), Mapping):
+        spec = {**spec, "p_k": from_spec(spec["p_k"], NumberOfComponents.registry)}
     return from_spec(spec, Prior.registry)
 
 
@@ -228,8 +231,8 @@ class CRP(Prior):
         tensor([2.0000, 1.0000, 0.7000], dtype=torch.float64)
     """
 
-    alpha: float
-    discount: float = field(default=0.0, init=False, repr=False)
+    alpha: Real
+    discount: Real = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", check_positive("alpha", self.alpha))
@@ -269,8 +272,8 @@ class PitmanYor(Prior):
         tensor([1.5000, 0.5000, 2.0000], dtype=torch.float64)
     """
 
-    alpha: float
-    discount: float
+    alpha: Real
+    discount: Real
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "alpha", check_positive("alpha", self.alpha))
@@ -331,7 +334,7 @@ class Poisson(NumberOfComponents):
         tensor([-2.], dtype=torch.float64)
     """
 
-    rate: float
+    rate: Real
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", check_positive("rate", self.rate))
@@ -358,7 +361,7 @@ class Geometric(NumberOfComponents):
         tensor([0.2500], dtype=torch.float64)
     """
 
-    p: float
+    p: Real
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "p", check_finite("p", self.p))
@@ -404,15 +407,13 @@ class MixtureOfFiniteMixtures(Prior):
         tensor([0.4555, 0.5445], dtype=torch.float64)
     """
 
-    gamma: float = 1.0
+    gamma: Real = 1.0
     p_k: NumberOfComponents = Geometric(p=0.1)
-    discount: float = field(default=-1.0, init=False, repr=False)
+    discount: Real = field(default=-1.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gamma", check_positive("gamma", self.gamma))
         object.__setattr__(self, "discount", -self.gamma)
-        if isinstance(self.p_k, Mapping):
-            object.__setattr__(self, "p_k", from_spec(self.p_k, NumberOfComponents.registry))
         if not isinstance(self.p_k, NumberOfComponents):
             raise ValueError(f"Expected p_k to be Poisson or Geometric but got {self.p_k!r}")
 
@@ -480,9 +481,9 @@ class GammaCRP(Prior):
         tensor([0.5963, 0.4037], dtype=torch.float64)
     """
 
-    shape: float
-    rate: float
-    discount: float = field(default=0.0, init=False, repr=False)
+    shape: Real
+    rate: Real
+    discount: Real = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("shape", "rate"):
@@ -499,13 +500,13 @@ class GammaCRP(Prior):
             return (t - 1 + self.shape) * u - rising - self.rate * u.exp()
 
         mode = self._log_alpha_mode(n, t)
-        low = -_distance_to_drop(lambda d: log_f(mode) - log_f(mode - d), mode)
-        high = _distance_to_drop(lambda d: log_f(mode) - log_f(mode + d), mode)
-        v_low, v_high = _inverse_substitution(low), _inverse_substitution(high)
+        sides = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+        ends = sides * _distance_to_drop(lambda d: log_f(mode) - log_f(mode + sides * d), mode)
+        v_low, v_high = _inverse_substitution(ends)
         step = (v_high - v_low) / QUADRATURE_STEPS
         v = v_low + step * torch.arange(QUADRATURE_STEPS + 1)[:, None]
         log_terms = log_f(mode + v - torch.exp(-v)) + torch.log1p(torch.exp(-v))
-        log_integral = torch.logsumexp(log_terms, dim=0) + step.log()
+        log_integral: Tensor = torch.logsumexp(log_terms, dim=0) + step.log()
         return log_integral + self.shape * math.log(self.rate) - math.lgamma(self.shape)
 
     def _log_alpha_mode(
@@ -514,7 +515,7 @@ class GammaCRP(Prior):
         """Where t - 1 + shape = rate alpha + sum_{i=1}^{n-1} alpha / (alpha + i)."""
         power = t - 1 + self.shape
         low, high = (power / (self.rate + n)).log(), (power / self.rate).log()
-        for _ in range(60):
+        for _ in range(25):  # near enough: only the middle of the grid
             middle = (low + high) / 2
             alpha = middle.exp()
             tables = alpha * (torch.digamma(alpha + n) - torch.digamma(alpha + 1))
@@ -583,13 +584,13 @@ def _by_distinct_pairs(
     return values[inverse].reshape(n.shape)
 
 
-def _distance_to_drop(drop: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-    """The distance at which a log-concave function has dropped by `LOG_NEGLIGIBLE`."""
-    high = torch.full_like(like, 1e-6)
+def _distance_to_drop(drop: Callable[[Tensor], Tensor], mode: Tensor) -> Float64[Tensor, "2 m"]:
+    """The distances on both sides at which a log-concave function drops by `LOG_NEGLIGIBLE`."""
+    high = torch.full((2, len(mode)), 0.1, dtype=torch.float64)
     while bool((short := drop(high) < LOG_NEGLIGIBLE).any()):
         high = torch.where(short, 2 * high, high)
     low = torch.zeros_like(high)
-    for _ in range(30):
+    for _ in range(12):
         middle = (low + high) / 2
         short = drop(middle) < LOG_NEGLIGIBLE
         low, high = torch.where(short, middle, low), torch.where(short, high, middle)
@@ -599,7 +600,7 @@ def _distance_to_drop(drop: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
 def _inverse_substitution(u: Tensor) -> Tensor:
     """The v with v - exp(-v) = u, by Newton's method from a start to its left."""
     v = torch.where(u < -1, -torch.log(-u.clamp(max=-1.0)), torch.minimum(u, u * 0))
-    for _ in range(50):
+    for _ in range(12):
         v = v - (v - torch.exp(-v) - u) / (1 + torch.exp(-v))
     return v
 
