@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ from ncp.model import NCP, NCPConfig
 from ncp.tabular import TabularMixture as _  # noqa: F401  so that a header may name it
 
 FORMAT = 1
+TRANSFORM = ("location", "scale")  # the input transform: any shape that fits one observation
+WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FAULTS = (TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,26 @@ class Checkpoint:
     info: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> NCP:
-        """The model, in evaluation mode."""
-        mixture = None if self.mixture is None else Mixture.from_dict(self.mixture)
-        model = NCP(self.config, mixture)
-        expected = model.state_dict()
+        """The model, in evaluation mode.
+
+        The file may come from a stranger: the model takes up memory only once the tensors that
+        are there are known to be those of its config.
+        """
+        depth = max(self.config.h_depth, self.config.g_depth, self.config.f_depth)
+        if depth > len(self.weights):
+            raise ValueError(f"Expected {depth} layers but got {len(self.weights)} tensors")
+        with refusing("Expected a model that can be built from the header"):
+            with torch.device("meta"):
+                shapes = NCP(self.config).state_dict()
+            self._check_weights({name: tensor.shape for name, tensor in shapes.items()})
+            mixture = None if self.mixture is None else Mixture.from_dict(self.mixture)
+            model = NCP(self.config, mixture)
+        for name in TRANSFORM:
+            setattr(model, name, self.weights[name].to(model.dtype, copy=True))
+        model.load_state_dict(self.weights)
+        return model.eval()
+
+    def _check_weights(self, expected: Mapping[str, torch.Size]) -> None:
         if set(expected) != set(self.weights):
             missing = sorted(set(expected) - set(self.weights))
             extra = sorted(set(self.weights) - set(expected))
@@ -62,18 +81,33 @@ class Checkpoint:
                 f"Expected the tensors of its NCPConfig but {missing[:3]} are missing "
                 f"and {extra[:3]} are unknown"
             )
+        event = self.config.event_shape
         for name, tensor in self.weights.items():
-            if name in ("location", "scale"):
-                setattr(model, name, tensor.clone())
-            elif tensor.shape != expected[name].shape:
-                raise ValueError(
-                    f"Expected {name} of shape {tuple(expected[name].shape)} "
-                    f"but got {tuple(tensor.shape)}"
-                )
-            if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
+            wanted = event if name in TRANSFORM else tuple(expected[name])
+            if tuple(tensor.shape) != wanted and not (
+                name in TRANSFORM and _broadcasts(tuple(tensor.shape), event)
+            ):
+                raise ValueError(f"Expected {name} of shape {wanted} but got {tuple(tensor.shape)}")
+            if tensor.dtype not in WEIGHT_DTYPES or not bool(tensor.isfinite().all()):
                 raise ValueError(f"Expected finite floating-point weights but {name} is not")
-        model.load_state_dict(self.weights)
-        return model.eval()
+        if not bool((self.weights["scale"] > 0).all()):
+            raise ValueError("Expected a positive scale but got one that is not")
+
+
+def _broadcasts(shape: tuple[int, ...], event: tuple[int, ...]) -> bool:
+    sides = zip(reversed(shape), reversed(event), strict=False)
+    return len(shape) <= len(event) and all(a in (1, b) for a, b in sides)
+
+
+@contextlib.contextmanager
+def refusing(expected: str) -> Iterator[None]:
+    """Whatever goes wrong with what a file says is the file's fault: a `ValueError`."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except FAULTS as error:
+        raise ValueError(f"{expected} but got {type(error).__name__}: {error}") from error
 
 
 def write(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
@@ -121,19 +155,18 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
         raise ValueError(f"Expected a checkpoint file but {str(path)!r} does not exist")
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            header = _check_header(metadata, path)
+            header = _check_header(file.metadata() or {}, path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError) as error:
+    except (SafetensorError, OSError, LookupError, AttributeError, MemoryError) as error:
         raise ValueError(
             f"Expected a complete safetensors file but {str(path)!r} cannot be read: {error}"
         ) from error
     weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
     state = {n: t for n, t in tensors.items() if not n.startswith("model.")}
     info = {k: v for k, v in header.items() if k not in ("format", "version", "model", "mixture")}
-    return Checkpoint(
-        NCPConfig.from_dict(header["model"]), header["mixture"], weights, state, info
-    )
+    with refusing(f"Expected an NCPConfig in the header of {str(path)!r}"):
+        config = NCPConfig.from_dict(header["model"])
+    return Checkpoint(config, header["mixture"], weights, state, info)
 
 
 def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
@@ -141,14 +174,13 @@ def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
         raise ValueError(f"Expected an ncp checkpoint but {str(path)!r} has no ncp header")
     try:
         header = json.loads(metadata["ncp"])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected JSON in the header of {str(path)!r}: {error}") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise ValueError(f"Expected checkpoint format {FORMAT} but {str(path)!r} has {found!r}")
-    if not isinstance(header.get("model"), dict) or not isinstance(
-        header.get("mixture", 0), dict | None
-    ):
+    mixture = header.get("mixture", "absent")
+    if not isinstance(header.get("model"), dict) or not isinstance(mixture, dict | None):
         raise ValueError(f"Expected a model and a mixture in the header of {str(path)!r}")
     return header
 

@@ -20,13 +20,14 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +35,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ncp.checkpoint import Checkpoint, read, save_model, write, write_atomically
-from ncp.losses import Sequences, likelihoods, pairwise_loss, sequences
+from ncp.checkpoint import (
+    FAULTS,
+    Checkpoint,
+    read,
+    refusing,
+    save_model,
+    write,
+    write_atomically,
+)
+from ncp.losses import Sequences, likelihoods, pairwise_loss, sequences, tail_targets
 from ncp.mixture import Mixture
 from ncp.model import CHUNK, NCP, NCPConfig, candidates_per_row, groups_of
+from ncp.sampling import sample_many
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -45,10 +55,12 @@ if TYPE_CHECKING:
 Validate = Callable[[NCP], Mapping[str, float]]
 
 CHECKPOINTS_KEPT = 3
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam remembers of each parameter
 BAD_STEPS_IN_A_ROW = 5
 ROLLBACKS = 8
 MONITOR_ORDERS = 8  # the paper's number of orders for the symmetry monitor
 MONITOR_DATASETS = 4
+ACCELERATOR_CHUNK = 64 * CHUNK  # candidates of a piece where there is no cache to fit
 
 
 @dataclass(frozen=True)
@@ -95,16 +107,13 @@ class TrainingConfig:
     checkpoint_seconds: float = 120.0
 
     def __post_init__(self) -> None:
-        at_least = {
-            "steps": 1, "points_per_step": 0, "datasets_per_step": 0, "sizes_per_step": 1,
-            "orders": 1, "warmup": 0, "rao_blackwell": 0, "pairwise_steps": 0, "log_every": 1,
-            "validate_every": 1, "learning_rate": 0, "final_learning_rate": 0, "clip": 0, "ema": 0,
-            "checkpoint_seconds": 0,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
-                raise ValueError(f"Expected training.{name} >= {least} but got {value!r}")
+        for field in fields(self):
+            _check_kind(f"training.{field.name}", getattr(self, field.name), str(field.type))
+        at_least_one = ("steps", "sizes_per_step", "orders", "log_every", "validate_every")
+        for field in fields(self):
+            value, least = getattr(self, field.name), int(field.name in at_least_one)
+            if not isinstance(value, str) and value < least:
+                raise ValueError(f"Expected training.{field.name} >= {least} but got {value!r}")
         if (self.points_per_step > 0) == (self.datasets_per_step > 0):
             raise ValueError(
                 "Expected either training.points_per_step or training.datasets_per_step "
@@ -140,22 +149,42 @@ class RunConfig:
     mixture: Mixture
     training: TrainingConfig
 
+    def __post_init__(self) -> None:
+        _check_kind("name", self.name, "str")
+        _check_kind("seed", self.seed, "int")
+        if not self.name or self.name.startswith(".") or set(self.name) & set("/\\\0"):
+            raise ValueError(f"Expected a name that can be a file's but got {self.name!r}")
+        if self.seed < 0:
+            raise ValueError(f"Expected seed >= 0 but got {self.seed}")
+        exact = self.mixture.is_conjugate or self.mixture.has_density
+        if self.training.rao_blackwell and not exact:
+            raise ValueError(
+                "Expected a likelihood that is conjugate or has a density for rao_blackwell > 0 "
+                f"but got {type(self.mixture.likelihood).__name__}"
+            )
+
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> RunConfig:
         """From the tables of a TOML file; unknown keys are refused."""
+        with refusing("Expected the config of a run"):
+            return cls._from_dict(plain)
+
+    @classmethod
+    def _from_dict(cls, plain: Mapping[str, Any]) -> RunConfig:
         _only(plain, {"name", "seed", "model", "mixture", "training"}, "a run")
         for key in ("name", "mixture"):
             if key not in plain:
                 raise ValueError(f"Expected the key {key!r} in a run but got {sorted(plain)}")
         mixture = Mixture.from_dict(plain["mixture"])
+        _only(plain.get("training", {}), {f.name for f in fields(TrainingConfig)}, "training")
+        _only(plain.get("model", {}), {f.name for f in fields(NCPConfig)}, "model")
         training = dict(plain.get("training", {}))
-        _only(training, {field.name for field in fields(TrainingConfig)}, "training")
         if "datasets_per_step" in training and "points_per_step" not in training:
             training["points_per_step"] = 0
         model = {"event_shape": mixture.event_shape, **plain.get("model", {})}
         return cls(
-            name=str(plain["name"]),
-            seed=int(plain.get("seed", 0)),
+            name=plain["name"],
+            seed=plain.get("seed", 0),
             model=NCPConfig.from_dict(model),
             mixture=mixture,
             training=TrainingConfig(**training),
@@ -164,14 +193,15 @@ class RunConfig:
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> RunConfig:
         """Read `experiments/NAME.toml`."""
-        try:
+        if sys.version_info >= (3, 11):
             import tomllib
-        except ModuleNotFoundError:  # Python 3.10
+        else:
             import tomli as tomllib
         try:
-            return cls.from_dict(tomllib.loads(Path(path).read_text()))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            plain = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"Expected TOML in {str(path)!r} but got: {error}") from error
+        return cls.from_dict(plain)
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""
@@ -182,6 +212,13 @@ class RunConfig:
             "mixture": self.mixture.to_dict(),
             "training": asdict(self.training),
         }
+
+
+def _check_kind(name: str, value: Any, kind: str) -> None:
+    numbers = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+    right = isinstance(value, numbers[kind]) and (kind == "bool" or not isinstance(value, bool))
+    if not right or (kind == "float" and not math.isfinite(value)):
+        raise ValueError(f"Expected {name} to be a finite {kind} but got {value!r}")
 
 
 def _only(plain: Mapping[str, Any], known: set[str], what: str) -> None:
@@ -256,13 +293,20 @@ class Tally:
     candidates: int = 0
 
 
-def accumulate(model: NCP, pieces: list[Sequences], pairwise: bool = False) -> Tally:
+def accumulate(
+    model: NCP,
+    pieces: list[Sequences],
+    pairwise: bool = False,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Tally:
     """Add the gradient of the summed negative log-likelihood of `pieces` to the parameters."""
     tally = Tally()
-    for data in micro_batches(pieces):
+    limit = CHUNK if model.device.type == "cpu" else ACCELERATOR_CHUNK
+    for data in micro_batches(pieces, limit):
         data = _to(data, model)
-        result = likelihoods(model, data)
-        loss = result.loss + pairwise_loss(model, data) if pairwise else result.loss
+        with autocast():
+            result = likelihoods(model, data)
+            loss = result.loss + pairwise_loss(model, data) if pairwise else result.loss
         loss.backward()  # type: ignore[no-untyped-call]
         n_datasets, n_orders, n = data.labels.shape
         tally.loss -= float(result.log_prob.sum())
@@ -275,18 +319,30 @@ def accumulate(model: NCP, pieces: list[Sequences], pairwise: bool = False) -> T
     return tally
 
 
-def reduce_gradients(model: NCP, n_points: int, fabric: Fabric | None) -> int:
-    """Sum gradients and points over all processes, then divide by the points."""
+def reduce_gradients(model: NCP, tally: Tally, fabric: Fabric | None) -> Tally:
+    """Sum gradients and tallies over all processes, then divide the gradients by the points."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([g.view(-1) for g in gradients])
     if fabric is not None and fabric.world_size > 1:
-        together = torch.cat([flat, flat.new_tensor([float(n_points)])])
-        together = fabric.all_reduce(together, reduce_op="sum")  # type: ignore[assignment]
-        flat, n_points = together[:-1], round(float(together[-1]))
-    flat = flat / n_points
-    for gradient, values in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-        gradient.copy_(values.view_as(gradient))
-    return n_points
+        numbers = astuple(tally)
+        together = torch.cat([flat, flat.new_tensor(numbers)])
+        together = fabric.all_reduce(together, reduce_op="sum")
+        flat = together[: -len(numbers)]
+        loss, *counts = together[-len(numbers) :].tolist()
+        tally = Tally(loss, *(round(count) for count in counts))
+    flat = flat / tally.points
+    values = torch.split(flat, [g.numel() for g in gradients])
+    for gradient, value in zip(gradients, values, strict=True):
+        gradient.copy_(value.view_as(gradient))
+    return tally
+
+
+def agreed(flag: bool, fabric: Fabric | None) -> bool:
+    """Whether any process says so."""
+    if fabric is None or fabric.world_size == 1:
+        return flag
+    votes = torch.tensor(float(flag), device=fabric.device)
+    return bool(fabric.all_reduce(votes, reduce_op="sum") > 0)
 
 
 @torch.no_grad()
@@ -322,6 +378,36 @@ def held_out_nll(model: NCP, run: RunConfig, n_points: int = 6400) -> float:
             total -= float(likelihoods(model, _to(part, model)).log_prob.sum())
             points += part.labels.numel()
     return total / points
+
+
+@torch.no_grad()
+def held_out(model: NCP, run: RunConfig) -> dict[str, float]:
+    """Monitors on data that no step draws.
+
+    `held_out_nll`; and for a conjugate mixture `held_out_tv`, the mean total variation between
+    the conditional of the last point and the exact one, and `held_out_ess`, the median effective
+    sample size of importance sampling over the number of samples.
+    """
+    monitors = {"held_out_nll": held_out_nll(model, run)}
+    if not run.mixture.is_conjugate:
+        return monitors
+    generator = stream(run.seed, 2**42)
+    n = max(2, sum(run.mixture.sizes) // 2)
+    batch = run.mixture.sample(64, n, generator=generator)
+    order = torch.arange(n).expand(64, 1, n)
+    exact = tail_targets(batch, order, run.mixture, 1)[:, 0, 0].to(model.device)
+    found = model.conditionals(batch.x, batch.labels)[:, -1].exp()
+    monitors["held_out_tv"] = float((found - exact).abs().sum(1).mean() / 2)
+    few = [batch.x[i] for i in range(8)]
+    fractions = []
+    for x, drawn in zip(few, sample_many(model, few, 64, seed=run.seed), strict=True):
+        log_w = run.mixture.log_joint(x, drawn.labels) - torch.as_tensor(drawn.log_q)
+        log_w = log_w - log_w.max()
+        counts = torch.as_tensor(drawn.counts)
+        w, w2 = (counts * log_w.exp()).sum(), (counts * (2 * log_w).exp()).sum()
+        fractions.append(float(w**2 / w2 / counts.sum()))
+    monitors["held_out_ess"] = float(np.median(fractions))
+    return monitors
 
 
 # -- the state of a run and its checkpoints ------------------------------------------------------
@@ -364,21 +450,28 @@ class Trainer:
 
     # -- checkpoints
 
-    def save(self) -> Path:
-        """Write a training checkpoint and drop the oldest ones."""
+    @property
+    def is_finite(self) -> bool:
+        """Whether all weights are numbers."""
+        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+
+    def save(self) -> Path | None:
+        """Write a training checkpoint and drop the oldest ones; none of weights that are lost."""
+        if not self.is_first or not self.is_finite:
+            return None
         path = self.directory / f"checkpoint-{self.step:08d}.safetensors"
-        if self.is_first:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write(path, self._checkpoint())
-            for old in checkpoints(self.directory)[:-CHECKPOINTS_KEPT]:
-                old.unlink(missing_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write(path, self._checkpoint())
+        older = [old for old in checkpoints(self.directory) if old.name < path.name]
+        for old in older[: 1 - CHECKPOINTS_KEPT]:
+            old.unlink(missing_ok=True)
         return path
 
     def _checkpoint(self) -> Checkpoint:
         state: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             moments = self.optimizer.state.get(parameter, {})
-            for key in ("exp_avg", "exp_avg_sq", "step"):
+            for key in MOMENTS:
                 if key in moments:
                     state[f"optimizer.{key}.{name}"] = torch.as_tensor(moments[key])
         if self.average is not None:
@@ -396,28 +489,24 @@ class Trainer:
         weights = dict(self.model.state_dict())
         return Checkpoint(self.run.model, self.run.mixture.to_dict(), weights, state, info)
 
-    def restore(self, path: Path) -> None:
-        """Go back to a training checkpoint of the same run."""
-        found = read(path)
+    def restore(self, found: Checkpoint) -> None:
+        """Go back to a training checkpoint of the same architecture."""
         if found.config != self.run.model or "step" not in found.info:
-            raise ValueError(f"Expected a checkpoint of run {self.run.name!r} but got {path.name}")
+            raise ValueError(f"Expected a training checkpoint of run {self.run.name!r}'s model")
         self.model.load_state_dict(found.weights)
+        if not self.is_finite:
+            raise ValueError("Expected finite weights but some are not")
         if self.average is not None:
-            prefix = "average."
-            self.average.load_state_dict(
-                {n.removeprefix(prefix): t for n, t in found.state.items() if n.startswith(prefix)}
-            )
+            self.average.load_state_dict(_under("average.", found.state))
         self.optimizer.state.clear()
-        for name, parameter in self.model.named_parameters():
-            moments = {
-                key: found.state[f"optimizer.{key}.{name}"].clone()
-                for key in ("exp_avg", "exp_avg_sq", "step")
-                if f"optimizer.{key}.{name}" in found.state
-            }
-            if moments:
-                for key in ("exp_avg", "exp_avg_sq"):
-                    moments[key] = moments[key].to(parameter.device)
-                self.optimizer.state[parameter] = moments
+        for key in MOMENTS:
+            moments = _under(f"optimizer.{key}.", found.state)
+            for name, parameter in self.model.named_parameters():
+                if name in moments:
+                    value = moments[name].clone()
+                    if key != "step":
+                        value = value.to(parameter.device).view_as(parameter)
+                    self.optimizer.state[parameter][key] = value
         self.step = int(found.info["step"])
         self.rate_factor = float(found.info["rate_factor"])
         self.rollbacks = int(found.info["rollbacks"])
@@ -425,19 +514,49 @@ class Trainer:
         self.metrics = dict(found.info["metrics"])
 
     def resume(self, warn: Callable[[str], None] = print) -> bool:
-        """Restore the newest checkpoint that can be read. False if there is none."""
+        """Restore the newest checkpoint that can be read. False if there is none.
+
+        The first process reads it and sends it to the others, so no other needs to see the disk.
+        """
+        ready = self.is_first and self._read_newest(warn)
+        if self.fabric is not None and self.fabric.world_size > 1:
+            sent = self.fabric.broadcast(self._checkpoint() if ready else None)
+            ready = sent is not None
+            if ready and not self.is_first:
+                self.restore(sent)
+        return ready
+
+    def _read_newest(self, warn: Callable[[str], None]) -> bool:
+        refused: list[Path] = []
         for path in reversed(checkpoints(self.directory)):
-            try:
-                self.restore(path)
-            except (ValueError, RuntimeError, KeyError) as error:
-                warn(f"Skipping {path.name}: {error}")
-            else:
+            reason = self._cannot_read(path)
+            if not reason:
+                # Out of the way, lest they count as the newest ones when old files are dropped.
+                for bad in refused:
+                    bad.rename(bad.with_suffix(".unreadable"))
+                for torn in self.directory.glob(".*.safetensors.*"):
+                    torn.unlink(missing_ok=True)
                 return True
+            warn(f"Skipping {path.name}: {reason}")
+            refused.append(path)
         return False
+
+    def _cannot_read(self, path: Path) -> str:
+        """Restore a file; the reason why not, or nothing."""
+        try:
+            self.restore(read(path))
+        except (ValueError, *FAULTS) as error:
+            return str(error)
+        return ""
 
     def ship(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the weights alone (the average, if there is one) with all that made them."""
         path = self.directory / f"{self.run.name}.safetensors" if path is None else Path(path)
+        if not self.is_finite:
+            raise RuntimeError(
+                f"The weights are not finite after step {self.step}; resume from the last "
+                "checkpoint with a lower learning rate"
+            )
         if self.is_first:
             save_model(
                 path,
@@ -457,8 +576,10 @@ class Trainer:
         """One optimiser step; None if its loss or gradient was not finite (nothing moves then)."""
         config = self.run.training
         self.optimizer.zero_grad(set_to_none=True)
-        tally = accumulate(self.model, pieces, pairwise=self.step < config.pairwise_steps)
-        reduce_gradients(self.model, tally.points, self.fabric)
+        pairwise = self.step < config.pairwise_steps
+        autocast = nullcontext if self.fabric is None else self.fabric.autocast
+        tally = accumulate(self.model, pieces, pairwise, autocast)
+        tally = reduce_gradients(self.model, tally, self.fabric)
         parameters = list(self.model.parameters())
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip or math.inf))
         rate = config.rate(self.step) * self.rate_factor
@@ -494,6 +615,10 @@ class Trainer:
         self.rate_factor, self.rollbacks = factor, rollbacks
 
 
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
 def checkpoints(directory: Path) -> list[Path]:
     """The training checkpoints of a run, oldest first."""
     return sorted(directory.glob("checkpoint-*.safetensors"))
@@ -501,7 +626,7 @@ def checkpoints(directory: Path) -> list[Path]:
 
 def commit() -> str | None:
     """The commit of the source tree, when there is one."""
-    head = Path(__file__).resolve().parents[2] / ".git"
+    head = Path(__file__).resolve().parent.parent.parent / ".git"
     try:
         reference = (head / "HEAD").read_text().strip()
         if reference.startswith("ref: "):
@@ -530,8 +655,9 @@ def train(
         run: The config.
         directory: Where checkpoints, `log.jsonl` and the final weights go.
         resume: Go on from the newest checkpoint that can be read.
-        validate: Called with the model every `validate_every` steps; what it returns is logged.
-        fabric: See `Trainer`.
+        validate: Called with the model every `validate_every` steps, in the first process only;
+            what it returns is logged.
+        fabric: See `Trainer`; `launch` makes one.
         progress: Show a progress bar.
         seconds: Stop (with a checkpoint) after this long.
 
@@ -539,80 +665,157 @@ def train(
         The trained model (the averaged weights, if averaging is on).
     """
     trainer = Trainer(run, directory, fabric)
-    existing = checkpoints(trainer.directory)
-    if existing and not resume:
+    if resume and not trainer.resume():
+        raise ValueError(f"Expected a readable checkpoint in {str(directory)!r} but found none")
+    occupied = trainer.is_first and not resume and bool(checkpoints(trainer.directory))
+    if agreed(occupied, fabric):
         raise ValueError(
             f"Expected an empty run directory but {str(directory)!r} has checkpoints; "
             "resume it, or choose another"
         )
-    if resume and not trainer.resume():
-        raise ValueError(f"Expected a readable checkpoint in {str(directory)!r} but found none")
-    config = run.training
+    try:
+        if not resume:
+            trainer.save()  # from here on, a run that is killed can be resumed
+        _loop(trainer, validate, progress, seconds)
+        trainer.save()
+        trainer.ship()
+    except OSError as error:
+        kept = [path.name for path in checkpoints(trainer.directory)[-1:]]
+        message = f"{error.strerror or error}; the run stops and can be resumed from {kept}"
+        raise OSError(error.errno, message, str(directory)) from error
+    return trainer.best.eval()
+
+
+def _loop(
+    trainer: Trainer, validate: Validate | None, progress: bool, seconds: float | None
+) -> None:
+    run, config, fabric = trainer.run, trainer.run.training, trainer.fabric
     rank = 0 if fabric is None else fabric.global_rank
-    log = _Log(trainer, fabric)
-    started = last_saved = time.monotonic()
+    started = last_saved = time.monotonic()  # the wall clock may jump
     before = trainer.seconds
     bad = 0
-    with _bar(run, trainer, progress) as show, _interrupt() as stopped, _Drawer(run, rank) as next_:
+    with (
+        _Log(trainer) as log,
+        _bar(run, trainer, progress) as show,
+        _interrupt() as stopped,
+        _Drawer(run, rank) as next_,
+    ):
         while trainer.step < config.steps:
-            pieces = next_(trainer.rollbacks, trainer.step)
-            result = trainer.advance(pieces)
+            result = trainer.advance(next_(trainer.rollbacks, trainer.step))
             trainer.seconds = before + time.monotonic() - started
             if result is None:
                 bad += 1
                 log.write({"step": trainer.step, "event": "non-finite step skipped"})
                 if bad >= BAD_STEPS_IN_A_ROW:
+                    at, bad = trainer.step, 0
                     trainer.roll_back()
-                    log.write(
-                        {"step": trainer.step, "event": "rolled back, half the learning rate"}
-                    )
-                    bad = 0
+                    log.rewind()
+                    event = f"rolled back from step {at}, half the learning rate"
+                    log.write({"step": trainer.step, "event": event})
                 continue
             bad = 0
             log.add(result)
-            if trainer.step % config.log_every == 0:
+            if trainer.is_first and trainer.step % config.log_every == 0:
                 log.flush(permutation_spread(trainer.model, run, 2**41, rank, trainer.step))
-            if trainer.step % config.validate_every == 0 or trainer.step == config.steps:
-                trainer.metrics = {"held_out_nll": held_out_nll(trainer.best, run)}
+            last = trainer.step == config.steps
+            if trainer.is_first and (last or trainer.step % config.validate_every == 0):
+                trainer.metrics = held_out(trainer.best, run)
                 trainer.metrics |= dict(validate(trainer.best)) if validate is not None else {}
                 log.write({"step": trainer.step, **trainer.metrics})
             show(log.latest)
-            out_of_time = seconds is not None and time.monotonic() - started > seconds
             if time.monotonic() - last_saved > config.checkpoint_seconds:
                 trainer.save()
                 last_saved = time.monotonic()
-            if stopped.is_set() or out_of_time:
+            out_of_time = seconds is not None and time.monotonic() - started > seconds
+            if agreed(stopped.is_set() or out_of_time, fabric):
                 break
-    trainer.save()
-    trainer.ship()
-    return trainer.best.eval()
+
+
+def launch(
+    run: RunConfig,
+    directory: str | os.PathLike[str],
+    *,
+    devices: int = 1,
+    nodes: int = 1,
+    accelerator: str = "auto",
+    precision: str = "32-true",
+    **options: Any,
+) -> NCP:
+    """`train` on any number of devices and machines.
+
+    With one process on the CPU this is `train`. Otherwise Lightning Fabric starts the processes of
+    this machine by running the same command again, or finds itself started by `torchrun`,
+    `fabric run` or SLURM, whose numbers then count.
+
+    Arguments:
+        devices: Processes on each machine: one for each GPU, or CPU processes.
+        nodes: Machines.
+        accelerator: `"cpu"`, `"cuda"`, or `"auto"`: CUDA where there is some.
+        precision: `"32-true"`, or `"bf16-mixed"` for matrix products in bfloat16.
+        options: `resume`, `validate`, `progress`, `seconds` as for `train`.
+    """
+    if precision not in ("32-true", "bf16-mixed"):
+        raise ValueError(f"Expected precision 32-true or bf16-mixed but got {precision!r}")
+    if devices < 1 or nodes < 1:
+        raise ValueError(f"Expected devices >= 1 and nodes >= 1 but got {devices} and {nodes}")
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    if accelerator == "auto":
+        accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+    if (devices, nodes, accelerator, precision) == (1, 1, "cpu", "32-true"):
+        return train(run, directory, **options)
+    from lightning_fabric import Fabric
+
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        precision=precision,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+    )
+    fabric.launch()
+    try:
+        return train(run, directory, fabric=fabric, **options)
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
 
 
 class _Log:
     """Averages of each few steps as lines of JSON, and to TensorBoard where it is installed."""
 
-    def __init__(self, trainer: Trainer, fabric: Fabric | None) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.path = trainer.directory / "log.jsonl"
         self.window: list[dict[str, float]] = []
         self.since = time.monotonic()
         self.latest: dict[str, float] = {}
         self.board: Any = None
-        if not trainer.is_first:
-            return
-        trainer.directory.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():  # lines after the checkpoint will be written again
-            lines = [
-                line
-                for line in self.path.read_text().splitlines()
-                if line.endswith("}") and json.loads(line)["step"] <= trainer.step
-            ]
-            write_atomically(self.path, "".join(line + "\n" for line in lines).encode())
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return
-        self.board = SummaryWriter(str(trainer.directory / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> _Log:
+        if self.trainer.is_first:
+            self.trainer.directory.mkdir(parents=True, exist_ok=True)
+            self.rewind()
+            with suppress(ImportError):
+                from torch.utils.tensorboard import SummaryWriter
+
+                where = str(self.trainer.directory / "tensorboard")
+                purge = self.trainer.step + 1
+                self.board = SummaryWriter(where, purge_step=purge)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.board is not None:
+            self.board.close()
+
+    def rewind(self) -> None:
+        """Drop the lines after the trainer's step, which will be written again, and torn ones."""
+        self.window = []
+        if self.trainer.is_first and self.path.exists():
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+            kept = [line for line in lines if _step_of(line) <= self.trainer.step]
+            write_atomically(self.path, "".join(line + "\n" for line in kept).encode())
 
     def add(self, result: dict[str, float]) -> None:
         self.window.append(result)
@@ -628,12 +831,22 @@ class _Log:
     def write(self, line: dict[str, Any]) -> None:
         if not self.trainer.is_first:
             return
+        finite = {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()
+        }
         with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(finite) + "\n")
         if self.board is not None:
             for key, value in line.items():
                 if key != "step" and isinstance(value, int | float):
                     self.board.add_scalar(key, value, line["step"])
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return math.inf
 
 
 class _Drawer:
@@ -659,7 +872,7 @@ class _Drawer:
         following = (rollbacks, self.rank, step + 1)
         pieces = draw(self.run, *key) if ready is None else ready.result()
         self.pending = following, self.pool.submit(draw, self.run, *following)
-        return pieces  # type: ignore[no-any-return]
+        return pieces
 
 
 @contextmanager
