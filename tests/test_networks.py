@@ -1,0 +1,85 @@
+"""The blocks of h, g and f: layout, shapes, names."""
+
+import pytest
+import torch
+from torch import nn
+
+from ncp.model import NCP, NCPConfig
+from ncp.networks import ConvEncoder, Residual, build_encoder, encoder_names, mlp, register_encoder
+
+
+def test_mlp_has_the_papers_layers() -> None:
+    layers = list(mlp(2, 128, 5, 256))
+    assert [type(layer) for layer in layers[::2]] == [nn.Linear] * 5
+    assert [type(layer) for layer in layers[1::2]] == [nn.PReLU] * 4
+    shapes = [layer.weight.shape for layer in layers[::2] if isinstance(layer, nn.Linear)]
+    assert shapes == [(128, 2), (128, 128), (128, 128), (128, 128), (256, 128)]
+
+
+def test_mlp_last_bias_is_optional() -> None:
+    layers = mlp(3, 4, 2, 1, bias=False)
+    assert len(layers) == 3
+    assert isinstance(layers[0], nn.Linear)
+    assert layers[0].bias is not None
+    assert isinstance(layers[-1], nn.Linear)
+    assert layers[-1].bias is None
+
+
+def test_residual_mlp_is_the_sum_it_says(generator: torch.Generator) -> None:
+    network = mlp(3, 8, 4, 2, residual=True).double()
+    z = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    first, activation, *blocks, last = network
+    hidden = activation(first(z))
+    for block in blocks:
+        assert isinstance(block, Residual)
+        a = hidden @ block.linear.weight.T + block.linear.bias
+        hidden = hidden + torch.where(a > 0, a, block.activation.weight * a)
+    torch.testing.assert_close(network(z), last(hidden), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("event_shape", [(28, 28), (1, 28, 28), (3, 20, 24)])
+def test_conv_encoder_maps_images_to_vectors(event_shape: tuple[int, ...]) -> None:
+    encoder = ConvEncoder(event_shape, 256, (10, 20))
+    assert encoder(torch.rand(4, *event_shape)).shape == (4, 256)
+
+
+def test_conv_encoder_is_the_papers(generator: torch.Generator) -> None:
+    """[conv + max-pool + ReLU] twice, fully connected to 256, ReLU, fully connected."""
+    encoder = ConvEncoder((28, 28), 32, (10, 20)).double()
+    x = torch.rand(3, 28, 28, generator=generator, dtype=torch.float64)
+    z = x[:, None]
+    for conv in (encoder.conv1, encoder.conv2):
+        patches = z.unfold(2, 5, 1).unfold(3, 5, 1)  # (points, channels, rows, columns, 5, 5)
+        assert conv.bias is not None
+        z = torch.einsum("pcijab,ocab->poij", patches, conv.weight) + conv.bias[:, None, None]
+        z = z.unfold(2, 2, 2).unfold(3, 2, 2).amax((-2, -1)).clamp_min(0)
+    z = (z.reshape(3, -1) @ encoder.fc1.weight.T + encoder.fc1.bias).clamp_min(0)
+    expected = z @ encoder.fc2.weight.T + encoder.fc2.bias
+    assert z.shape == (3, 256)
+    torch.testing.assert_close(encoder(x), expected, rtol=0, atol=1e-12)
+
+
+def test_too_small_images_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 16 pixels"):
+        ConvEncoder((15, 28), 8, (2, 2))
+    ConvEncoder((16, 16), 8, (2, 2))
+
+
+def test_encoders_check_the_event_shape() -> None:
+    with pytest.raises(ValueError, match="one-dimensional event_shape"):
+        build_encoder(NCPConfig(event_shape=(28, 28)))
+    with pytest.raises(ValueError, match="height, width"):
+        build_encoder(NCPConfig(event_shape=(2,), encoder="conv"))
+    with pytest.raises(ValueError, match="one of"):
+        build_encoder(NCPConfig(encoder="transformer"))
+
+
+def test_a_users_encoder_is_known_by_name(generator: torch.Generator) -> None:
+    register_encoder(
+        "flat-linear", lambda config: nn.Sequential(nn.Flatten(), nn.Linear(6, config.h_dim))
+    )
+    assert "flat-linear" in encoder_names()
+    model = NCP(NCPConfig(event_shape=(2, 3), encoder="flat-linear", separate_q=True))
+    x = torch.rand(4, 2, 3, generator=generator)
+    assert model.conditionals(x, [0, 1, 0, 2]).shape == (4, 4)
+    assert {"h.1.weight", "q.1.weight"} <= set(model.state_dict())
