@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ncp.partitions import (
     Partitions,
+    as_tensor,
     bell_number,
     canonical,
     check_labels,
@@ -66,6 +67,14 @@ def test_any_integer_array_will_do(dtype: type[np.generic]) -> None:
     assert canonical(labels[::-1]).tolist() == [0, 1, 1]
     labels.flags.writeable = False
     assert canonical(labels).dtype == torch.int64
+
+
+def test_lists_keep_their_digits() -> None:
+    assert as_tensor([0.1]).dtype == torch.float64
+    assert as_tensor([1, 2]).dtype == torch.int64
+    assert as_tensor([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        as_tensor([[1], [1, 2]])
 
 
 @settings(deadline=None)
@@ -154,7 +163,7 @@ def test_bell_numbers() -> None:
         ([0, 2], "order of appearance"),
         ([0, -1], "order of appearance"),
         ([[0, 0, 1], [0, 2, 1]], r"but got \[0, 2, 1\]"),
-        ([0.0, 1.0], "integer labels but got torch.float32"),
+        ([0.0, 1.0], "integer labels but got torch.float64"),
         ([True, False], "integer labels"),
         ([], "at least one point"),
         (np.zeros((3, 0), dtype=np.int64), "at least one point"),

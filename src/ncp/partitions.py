@@ -37,12 +37,17 @@ LARGEST_ENUMERATION = 12  # Bell(12) is 4.2 million rows, 400 MB; Bell(13) would
 
 
 def as_tensor(array: ArrayLike) -> Tensor:
-    """A tensor with the array's values; read-only and reversed numpy arrays are copied."""
+    """A tensor with the array's values, those of lists in float64 or int64.
+
+    Read-only and reversed numpy arrays are copied, which torch cannot share.
+    """
+    if isinstance(array, Sequence) and not any(isinstance(item, Tensor) for item in array):
+        array = np.asarray(array)
     if isinstance(array, np.ndarray):
-        if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-            array = array.copy()
         if array.dtype.kind not in "biuf":
             raise ValueError(f"Expected an array of numbers but got dtype {array.dtype}")
+        if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+            array = array.copy()
     return torch.as_tensor(array)
 
 
