@@ -1,0 +1,556 @@
+"""Compiled loops of `summary.py`: distances of partitions and the search for a point estimate.
+
+Both losses are built from one concave-convex pair. With phi(n) = n^2 / N^2 (Binder) or
+phi(n) = n log2(n) / N (variation of information), the distance of two partitions a and c with
+contingency table n_ac is
+
+    d(a, c) = sum_a phi(n_a) + sum_c phi(n_c) - 2 sum_ac phi(n_ac),
+
+so the expected loss of a under weighted draws c_u changes, when a point that belongs to no
+cluster joins cluster a, by
+
+    delta(n_a) - 2 sum_u w_u delta(n_{a, c_u(i)}),        delta(n) = phi(n + 1) - phi(n).
+
+`delta` is a table of N numbers. The search keeps 2 w_u delta(n_{a,c}) itself in a matrix `gain`
+with one row for each cluster of each draw and one column for each cluster of the estimate:
+scoring a point is then a sum of U short contiguous rows, and moving it changes 2 U entries.
+
+The module is imported inside the functions that need it, because numba is slow to import.
+"""
+
+# ruff: noqa: NPY002 (in compiled code these calls use numba's own state, never numpy's global one)
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+IntArray = NDArray[Any]
+FloatArray = NDArray[Any]
+
+# A move must gain more than rounding noise, or the search would walk in circles along ties.
+TOLERANCE = 1e-12
+
+
+def _kernel(function: Function) -> Function:
+    """Compile the plain function, also where a type checker has wrapped it (in the tests)."""
+    compiled: Function = numba.njit(cache=True)(inspect.unwrap(function))
+    return compiled
+
+
+@_kernel
+def canonical_rows(labels: IntArray, n_values: int) -> IntArray:
+    """Relabel each row of labels in {0, ..., n_values - 1} by order of appearance."""
+    n_rows, n_points = labels.shape
+    result = np.empty((n_rows, n_points), dtype=np.int64)
+    new_label = np.empty(n_values, dtype=np.int64)
+    for u in range(n_rows):
+        for i in range(n_points):
+            new_label[labels[u, i]] = -1
+        n_clusters = 0
+        for i in range(n_points):
+            old = labels[u, i]
+            if new_label[old] < 0:
+                new_label[old] = n_clusters
+                n_clusters += 1
+            result[u, i] = new_label[old]
+    return result
+
+
+@_kernel
+def row_sums(labels: IntArray, delta: FloatArray) -> FloatArray:
+    """sum_k phi(n_k) of each row (U, N) -> (U,)."""
+    n_rows, n_points = labels.shape
+    result = np.zeros(n_rows)
+    size = np.zeros(n_points, dtype=np.int64)
+    for u in range(n_rows):
+        size[:] = 0
+        for i in range(n_points):
+            k = labels[u, i]
+            result[u] += delta[size[k]]
+            size[k] += 1
+    return result
+
+
+@_kernel
+def joint_sum(a: IntArray, c: IntArray, delta: FloatArray, table: IntArray, width: int) -> float:
+    """sum_ac phi(n_ac) of two rows; `table` holds zeros before and after."""
+    total = 0.0
+    n_points = a.shape[0]
+    for i in range(n_points):
+        cell = a[i] * width + c[i]
+        total += delta[table[cell]]
+        table[cell] += 1
+    for i in range(n_points):
+        table[a[i] * width + c[i]] = 0
+    return total
+
+
+@_kernel
+def distances(rows: IntArray, centre: IntArray, delta: FloatArray) -> FloatArray:
+    """d(centre, row) of each row (U, N), (N,) -> (U,)."""
+    # The three sums run over the points in the same order, so that the distance of a partition
+    # to itself is exactly zero.
+    own = row_sums(centre.reshape(1, -1), delta)[0]
+    result = row_sums(rows, delta)
+    width = rows.max() + 1
+    table = np.zeros((centre.max() + 1) * width, dtype=np.int64)
+    for u in range(rows.shape[0]):
+        shared = joint_sum(centre, rows[u], delta, table, width)
+        result[u] = max(own + result[u] - 2.0 * shared, 0.0)
+    return result
+
+
+@_kernel
+def expected_distances(
+    candidates: IntArray, rows: IntArray, weights: FloatArray, delta: FloatArray
+) -> FloatArray:
+    """sum_u w_u d(candidate, row_u) of each candidate: (M, N), (U, N), (U,) -> (M,)."""
+    result = np.empty(candidates.shape[0])
+    for m in range(candidates.shape[0]):
+        result[m] = np.sum(distances(rows, candidates[m], delta) * weights)
+    return result
+
+
+@_kernel
+def mean_distances(rows: IntArray, weights: FloatArray, delta: FloatArray) -> FloatArray:
+    """sum_v w_v d(row_u, row_v) of each row: (U, N), (U,) -> (U,), each pair visited once."""
+    n_rows = rows.shape[0]
+    single = row_sums(rows, delta)
+    width = rows.max() + 1
+    table = np.zeros(width * width, dtype=np.int64)
+    result = np.zeros(n_rows)
+    for u in range(n_rows):
+        for v in range(u):
+            shared = joint_sum(rows[u], rows[v], delta, table, width)
+            distance = single[u] + single[v] - 2.0 * shared
+            result[u] += weights[v] * distance
+            result[v] += weights[u] * distance
+    return result
+
+
+@_kernel
+def group_points(labels: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """The points of each row in order of their labels, and where each point's cluster lies.
+
+    Returns:
+        members (U, N), a permutation of the points with clusters contiguous and ascending;
+        first (U, N) and last (U, N): the cluster of point i is members[first[i]:last[i]].
+    """
+    n_rows, n_points = labels.shape
+    members = np.empty((n_rows, n_points), dtype=np.int32)
+    first = np.empty((n_rows, n_points), dtype=np.int32)
+    last = np.empty((n_rows, n_points), dtype=np.int32)
+    start = np.empty(n_points + 1, dtype=np.int64)
+    filled = np.empty(n_points, dtype=np.int64)
+    for u in range(n_rows):
+        start[:] = 0
+        filled[:] = 0
+        for i in range(n_points):
+            start[labels[u, i] + 1] += 1
+        for k in range(n_points):
+            start[k + 1] += start[k]
+        for i in range(n_points):
+            k = labels[u, i]
+            members[u, start[k] + filled[k]] = i
+            filled[k] += 1
+            first[u, i] = start[k]
+            last[u, i] = start[k + 1]
+    return members, first, last
+
+
+@_kernel
+def similarity_block(
+    members: IntArray,
+    first: IntArray,
+    last: IntArray,
+    weights: FloatArray,
+    start: int,
+    stop: int,
+) -> FloatArray:
+    """Rows start:stop of the co-clustering matrix, (stop - start, N), from grouped points.
+
+    The cost follows the pairs that are together, sum_k n_k^2, not all N^2.
+    """
+    n_rows, n_points = members.shape
+    result = np.zeros((stop - start, n_points))
+    for i in range(start, stop):
+        row = result[i - start]
+        for u in range(n_rows):
+            weight = weights[u]
+            for p in range(first[u, i], last[u, i]):
+                row[members[u, p]] += weight
+    return result
+
+
+@_kernel
+def similarity_matrix(
+    members: IntArray, first: IntArray, last: IntArray, weights: FloatArray
+) -> FloatArray:
+    """The whole co-clustering matrix (N, N), each pair visited once."""
+    n_rows, n_points = members.shape
+    result = np.zeros((n_points, n_points))
+    done = first.copy()  # where the points after i begin in i's cluster
+    for i in range(n_points):
+        row = result[i]
+        for u in range(n_rows):
+            weight = weights[u]
+            for p in range(done[u, i] + 1, last[u, i]):
+                row[members[u, p]] += weight
+            if done[u, i] + 1 < last[u, i]:
+                done[u, members[u, done[u, i] + 1]] = done[u, i] + 1
+        row[i] = 1.0
+    for i in range(n_points):
+        for j in range(i):
+            result[i, j] = result[j, i]
+    return result
+
+
+@_kernel
+def affinity(
+    labels: IntArray, weights: FloatArray, estimate: IntArray, n_clusters: int
+) -> FloatArray:
+    """sum_j [a_j = k, j != i] P(c_i = c_j) for each point and cluster: (U, N) -> (N, K)."""
+    n_rows, n_points = labels.shape
+    result = np.zeros((n_points, n_clusters))
+    table = np.zeros((n_points, n_clusters), dtype=np.int64)
+    for u in range(n_rows):
+        table[:] = 0
+        for i in range(n_points):
+            table[labels[u, i], estimate[i]] += 1
+        for i in range(n_points):
+            row = table[labels[u, i]]
+            for k in range(n_clusters):
+                result[i, k] += weights[u] * row[k]
+            result[i, estimate[i]] -= weights[u]
+    return result
+
+
+@_kernel
+def alone(labels: IntArray, weights: FloatArray) -> FloatArray:
+    """P(point i is a cluster of its own): (U, N), (U,) -> (N,)."""
+    n_rows, n_points = labels.shape
+    result = np.zeros(n_points)
+    size = np.zeros(n_points, dtype=np.int64)
+    for u in range(n_rows):
+        size[:] = 0
+        for i in range(n_points):
+            size[labels[u, i]] += 1
+        for i in range(n_points):
+            if size[labels[u, i]] == 1:
+                result[i] += weights[u]
+    return result
+
+
+# ---------------------------------------------------------------------------------------------
+# The search. Its state is (estimate, size, count, gain, n_clusters):
+#   estimate (N,)   the cluster of each point, -1 while it has none
+#   size     (C,)   number of points of each cluster
+#   count    (R, C) contingency counts; a row is one cluster of one draw
+#   gain     (R, C) scale[r] * delta[count[r, a]], with scale[r] = 2 w_u of the row's draw
+# Columns from n_clusters on are empty and ready for use. `where (N, U)` is the row of each point.
+
+
+@_kernel
+def _score(
+    i: int,
+    n_columns: int,
+    where: IntArray,
+    gain: FloatArray,
+    size: IntArray,
+    delta: FloatArray,
+    cost: FloatArray,
+) -> None:
+    """Fill cost[:n_columns] with the change of loss when point i joins each column."""
+    cost[:n_columns] = 0.0
+    for u in range(where.shape[1]):
+        row = gain[where[i, u]]
+        for a in range(n_columns):
+            cost[a] -= row[a]
+    for a in range(n_columns):
+        cost[a] += delta[size[a]]
+
+
+@_kernel
+def _change(
+    i: int,
+    a: int,
+    step: int,
+    where: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    size: IntArray,
+    count: IntArray,
+    gain: FloatArray,
+) -> None:
+    """Add point i to column a (step = 1) or take it out (step = -1)."""
+    size[a] += step
+    for u in range(where.shape[1]):
+        row = where[i, u]
+        count[row, a] += step
+        gain[row, a] = scale[row] * delta[count[row, a]]
+
+
+@_kernel
+def _close(
+    a: int,
+    n_clusters: int,
+    estimate: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    size: IntArray,
+    count: IntArray,
+    gain: FloatArray,
+) -> int:
+    """Fill the empty column a with the last one, so that the used columns stay contiguous."""
+    last = n_clusters - 1
+    if a != last:
+        size[a] = size[last]
+        for r in range(scale.shape[0]):
+            count[r, a] = count[r, last]
+            gain[r, a] = gain[r, last]
+        for i in range(estimate.shape[0]):
+            if estimate[i] == last:
+                estimate[i] = a
+    size[last] = 0
+    for r in range(scale.shape[0]):
+        count[r, last] = 0
+        gain[r, last] = scale[r] * delta[0]
+    return last
+
+
+@_kernel
+def _best_column(cost: FloatArray, n_columns: int) -> int:
+    best = 0
+    for a in range(1, n_columns):
+        if cost[a] < cost[best] - TOLERANCE:
+            best = a
+    return best
+
+
+@_kernel
+def _n_columns(n_clusters: int, capacity: int) -> int:
+    """The existing clusters and, where there is room, a new one."""
+    return min(n_clusters + 1, capacity)
+
+
+@_kernel
+def _allocate(
+    points: IntArray,
+    n_clusters: int,
+    estimate: IntArray,
+    where: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    size: IntArray,
+    count: IntArray,
+    gain: FloatArray,
+    cost: FloatArray,
+) -> tuple[int, float]:
+    """Place points one after the other, each where the loss grows least."""
+    change = 0.0
+    for i in points:
+        n_columns = _n_columns(n_clusters, size.shape[0])
+        _score(i, n_columns, where, gain, size, delta, cost)
+        a = _best_column(cost, n_columns)
+        change += cost[a]
+        _change(i, a, 1, where, scale, delta, size, count, gain)
+        estimate[i] = a
+        n_clusters = max(n_clusters, a + 1)
+    return n_clusters, change
+
+
+@_kernel
+def _sweeten(
+    n_clusters: int,
+    estimate: IntArray,
+    where: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    size: IntArray,
+    count: IntArray,
+    gain: FloatArray,
+    cost: FloatArray,
+) -> int:
+    """Move single points, in random order, to where the loss is least, until none moves."""
+    n_points, n_draws = where.shape
+    moved = True
+    while moved:
+        moved = False
+        for i in np.random.permutation(n_points):
+            old = estimate[i]
+            n_columns = _n_columns(n_clusters, size.shape[0])
+            _score(i, n_columns, where, gain, size, delta, cost)
+            stay = delta[size[old] - 1]
+            for u in range(n_draws):
+                row = where[i, u]
+                stay -= scale[row] * delta[count[row, old] - 1]
+            cost[old] = stay
+            a = _best_column(cost, n_columns)
+            if cost[a] >= stay - TOLERANCE or (size[old] == 1 and a == n_clusters):
+                continue
+            moved = True
+            _change(i, old, -1, where, scale, delta, size, count, gain)
+            _change(i, a, 1, where, scale, delta, size, count, gain)
+            estimate[i] = a
+            n_clusters = max(n_clusters, a + 1)
+            if size[old] == 0:
+                n_clusters = _close(old, n_clusters, estimate, scale, delta, size, count, gain)
+    return n_clusters
+
+
+@_kernel
+def _dissolve(
+    a: int,
+    n_clusters: int,
+    estimate: IntArray,
+    where: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    size: IntArray,
+    count: IntArray,
+    gain: FloatArray,
+    cost: FloatArray,
+) -> tuple[int, bool]:
+    """Empty cluster a and allocate its points again; undone unless the loss falls."""
+    members: IntArray = np.flatnonzero(estimate == a)
+    np.random.shuffle(members)
+    change = 0.0
+    for i in members:
+        _change(i, a, -1, where, scale, delta, size, count, gain)
+        change -= delta[size[a]]
+        for u in range(where.shape[1]):
+            change += gain[where[i, u], a]
+        estimate[i] = -1
+    n_clusters = _close(a, n_clusters, estimate, scale, delta, size, count, gain)
+    n_before = n_clusters
+    n_clusters, added = _allocate(
+        members, n_clusters, estimate, where, scale, delta, size, count, gain, cost
+    )
+    if change + added < -TOLERANCE * n_before - TOLERANCE:
+        return n_clusters, True
+    for i in members:
+        _change(i, estimate[i], -1, where, scale, delta, size, count, gain)
+    n_clusters = n_before
+    for i in members:
+        _change(i, n_clusters, 1, where, scale, delta, size, count, gain)
+        estimate[i] = n_clusters
+    return n_clusters + 1, False
+
+
+@_kernel
+def _merge(
+    n_clusters: int,
+    estimate: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    phi: FloatArray,
+    size: IntArray,
+    count: IntArray,
+    gain: FloatArray,
+) -> tuple[int, bool]:
+    """Merge the two clusters whose union lowers the loss most, if any does."""
+    change = np.zeros((n_clusters, n_clusters))
+    for r in range(scale.shape[0]):
+        for a in range(n_clusters):
+            if count[r, a] == 0:
+                continue
+            for b in range(a):
+                if count[r, b] > 0:
+                    joined = phi[count[r, a] + count[r, b]] - phi[count[r, a]] - phi[count[r, b]]
+                    change[a, b] -= scale[r] * joined
+    best, best_a, best_b = -TOLERANCE, -1, -1
+    for a in range(n_clusters):
+        for b in range(a):
+            total = change[a, b] + phi[size[a] + size[b]] - phi[size[a]] - phi[size[b]]
+            if total < best:
+                best, best_a, best_b = total, a, b
+    if best_a < 0:
+        return n_clusters, False
+    size[best_b] += size[best_a]
+    for r in range(scale.shape[0]):
+        count[r, best_b] += count[r, best_a]
+        if count[r, best_a] > 0:
+            gain[r, best_b] = scale[r] * delta[count[r, best_b]]
+    for i in range(estimate.shape[0]):
+        if estimate[i] == best_a:
+            estimate[i] = best_b
+    return _close(best_a, n_clusters, estimate, scale, delta, size, count, gain), True
+
+
+@_kernel
+def _settle(
+    n_clusters: int,
+    estimate: IntArray,
+    where: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    phi: FloatArray,
+    size: IntArray,
+    count: IntArray,
+    gain: FloatArray,
+    cost: FloatArray,
+) -> int:
+    """Move points, then merge clusters, until neither lowers the loss."""
+    merged = True
+    while merged:
+        n_clusters = _sweeten(n_clusters, estimate, where, scale, delta, size, count, gain, cost)
+        n_clusters, merged = _merge(n_clusters, estimate, scale, delta, phi, size, count, gain)
+    return n_clusters
+
+
+@_kernel
+def search(
+    start: IntArray,
+    seed: int,
+    where: IntArray,
+    scale: FloatArray,
+    delta: FloatArray,
+    capacity: int,
+) -> IntArray:
+    """One greedy run from the labels `start` (-1: not placed yet) to a local optimum.
+
+    Points without a cluster are allocated in random order; then single points move and clusters
+    merge until neither gains (sweetening); then clusters chosen at random are dissolved and
+    built again until that has failed twice per cluster in a row, each success being followed by
+    more sweetening.
+    """
+    np.random.seed(seed)
+    n_points = where.shape[0]
+    estimate = np.full(n_points, -1)
+    size = np.zeros(capacity, dtype=np.int64)
+    count = np.zeros((scale.shape[0], capacity), dtype=np.int32)
+    gain = np.empty((scale.shape[0], capacity))
+    for r in range(scale.shape[0]):
+        gain[r] = scale[r] * delta[0]
+    cost = np.empty(capacity)
+    phi = np.concatenate((np.zeros(1), np.cumsum(delta)))
+    n_clusters = 0
+    for i in range(n_points):
+        if start[i] >= 0:
+            _change(i, start[i], 1, where, scale, delta, size, count, gain)
+            estimate[i] = start[i]
+            n_clusters = max(n_clusters, start[i] + 1)
+    points = np.flatnonzero(estimate < 0)
+    np.random.shuffle(points)
+    n_clusters, _ = _allocate(
+        points, n_clusters, estimate, where, scale, delta, size, count, gain, cost
+    )
+    n_clusters = _settle(n_clusters, estimate, where, scale, delta, phi, size, count, gain, cost)
+    failures = 0
+    while failures < 2 * n_clusters:
+        a = np.random.randint(n_clusters)
+        n_clusters, success = _dissolve(
+            a, n_clusters, estimate, where, scale, delta, size, count, gain, cost
+        )
+        failures = 0 if success else failures + 1
+        if success:
+            n_clusters = _settle(
+                n_clusters, estimate, where, scale, delta, phi, size, count, gain, cost
+            )
+    return estimate
