@@ -1,0 +1,440 @@
+"""The loop: configs, data, schedules, monitors, one and two processes."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from ncp import training
+from ncp.checkpoint import load_model, read
+from ncp.likelihoods import LabelledArrays
+from ncp.mixture import Mixture
+from ncp.model import NCP
+from ncp.priors import CRP
+from ncp.training import (
+    RunConfig,
+    Trainer,
+    TrainingConfig,
+    accumulate,
+    checkpoints,
+    draw,
+    held_out,
+    launch,
+    micro_batches,
+    permutation_spread,
+    reduce_gradients,
+    stream,
+    train,
+)
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+
+def tiny(**changes: Any) -> RunConfig:
+    """A run of a few milliseconds a step."""
+    few = {"steps": 12, "points_per_step": 60, "sizes_per_step": 2, "warmup": 2, "log_every": 3}
+    sizes = {"h_width": 8, "h_depth": 2, "h_dim": 8, "width": 8, "g_depth": 2, "g_dim": 8}
+    return RunConfig.from_dict(
+        {
+            "name": "tiny",
+            "seed": 3,
+            "mixture": {
+                "sizes": [3, 12],
+                "prior": {"kind": "CRP", "alpha": 0.7},
+                "likelihood": {"kind": "GaussianKnownVariance", "dim": 2, "prior_sd": 10.0},
+            },
+            "model": sizes | {"f_depth": 2},
+            "training": few | {"validate_every": 6} | changes,
+        }
+    )
+
+
+def log_of(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+
+
+def same(a: NCP, b: NCP) -> bool:
+    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    return all(torch.equal(x, y) for x, y in pairs)
+
+
+def flat_gradient(model: NCP) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+# -- configs -------------------------------------------------------------------------------------
+
+
+def test_a_run_is_rebuilt_from_its_plain_dict() -> None:
+    run = tiny(rao_blackwell=2, ema=0.9)
+    assert RunConfig.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+
+
+def test_every_experiment_can_be_read() -> None:
+    paths = sorted((ROOT / "experiments").glob("*.toml"))
+    assert [RunConfig.from_toml(path).name for path in paths] == [path.stem for path in paths]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"stepz": 3},
+        {"steps": 0},
+        {"steps": 1.5},
+        {"steps": True},
+        {"steps": "many"},
+        {"learning_rate": math.nan},
+        {"learning_rate": math.inf},
+        {"learning_rate": -1.0},
+        {"ema": 1.0},
+        {"schedule": "linear"},
+        {"prefetch": 1},
+        {"points_per_step": 0},
+        {"datasets_per_step": 3},
+        {"orders": 0},
+    ],
+    ids=str,
+)
+def test_wrong_training_options_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        tiny(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"nam": "x"},
+        {"name": "../x"},
+        {"name": 3},
+        {"seed": -1},
+        {"seed": "x"},
+        {"model": {"widht": 3}},
+        {"model": {"width": "x"}},
+        {"model": 3},
+        {"training": [1]},
+        {"mixture": 3},
+        {"mixture": {"sizes": [3, 4]}},
+    ],
+    ids=str,
+)
+def test_wrong_runs_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        RunConfig.from_dict(tiny().to_dict() | changes)
+
+
+def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
+    for content in (b"name = ", b"\xff\xfe", b"name = 'x'"):
+        (tmp_path / "c.toml").write_bytes(content)
+        with pytest.raises(ValueError, match="Expected"):
+            RunConfig.from_toml(tmp_path / "c.toml")
+
+
+def test_exact_targets_need_a_density() -> None:
+    arrays = LabelledArrays(torch.rand(9, 2), torch.arange(9))
+    with pytest.raises(ValueError, match="conjugate or has a density"):
+        replace(tiny(rao_blackwell=1), mixture=Mixture(CRP(0.7), arrays))
+
+
+def test_schedules() -> None:
+    paper = TrainingConfig(schedule="paper", learning_rate=1e-4)
+    assert [paper.rate(s) for s in (0, 999)] == [1e-4, 1e-4]
+    assert [paper.rate(s) for s in (1000, 10**6)] == pytest.approx([1e-5, 1e-5])
+    cosine = TrainingConfig(steps=1000, warmup=100, learning_rate=1e-3, final_learning_rate=1e-5)
+    assert cosine.rate(0) == pytest.approx(1e-5)
+    assert cosine.rate(99) == pytest.approx(1e-3)
+    assert cosine.rate(550) == pytest.approx((1e-3 + 1e-5) / 2)
+    assert cosine.rate(1000) == pytest.approx(1e-5)
+    assert TrainingConfig(schedule="constant", learning_rate=0.1).rate(10**6) == 0.1
+
+
+# -- data ----------------------------------------------------------------------------------------
+
+
+def test_the_data_of_a_step_depend_on_the_key_alone() -> None:
+    run = tiny()
+    torch.manual_seed(1)
+    first = draw(run, 0, 0, 5)
+    torch.manual_seed(2)
+    again, other = draw(run, 0, 0, 5), draw(run, 0, 1, 5)
+    assert all(torch.equal(a.x, b.x) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0].x[0, 0], other[0].x[0, 0])
+    assert stream(1, 2).initial_seed() != stream(2, 1).initial_seed()
+
+
+def test_steps_cost_the_same_whatever_the_size() -> None:
+    run = tiny(points_per_step=2000, sizes_per_step=4, orders=2)
+    for step in range(5):
+        pieces = draw(run, 0, 0, step)
+        assert len(pieces) == 4
+        assert sum(p.labels.numel() for p in pieces) == pytest.approx(2000, rel=0.05)
+
+
+def test_the_papers_mini_batch() -> None:
+    run = tiny(
+        datasets_per_step=48, points_per_step=0, sizes_per_step=1, orders=8, share_partition=True
+    )
+    (piece,) = draw(run, 0, 0, 0)
+    assert piece.labels.shape[:2] == (48, 8)
+    in_order = piece.labels.gather(2, piece.orders.argsort(2))  # each in the data set's order
+    same_cluster = in_order[..., :, None] == in_order[..., None, :]
+    assert bool((same_cluster == same_cluster[0, 0]).all())
+
+
+def test_micro_batches_hold_all_data_sets_once() -> None:
+    pieces = draw(tiny(points_per_step=500, orders=2), 0, 0, 0)
+    parts = list(micro_batches(pieces, limit=100))
+    assert len(parts) > 2 * len(pieces)
+    x = torch.cat([part.x.flatten(0, 1) for part in parts])
+    assert torch.equal(x, torch.cat([piece.x.flatten(0, 1) for piece in pieces]))
+
+
+def test_gradients_do_not_depend_on_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny(points_per_step=300, rao_blackwell=2)
+    model = NCP(run.model, run.mixture).double()
+    found = []
+    for limit in (10**9, 50):
+        monkeypatch.setattr(training, "CHUNK", limit)
+        model.zero_grad()
+        tally = reduce_gradients(model, accumulate(model, draw(run, 0, 0, 0), pairwise=True), None)
+        found.append(flat_gradient(model))
+    assert tally.points == sum(p.labels.numel() for p in draw(run, 0, 0, 0))
+    torch.testing.assert_close(found[0], found[1])
+
+
+# -- a run ---------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_a_log_checkpoints_and_weights(tmp_path: Path) -> None:
+    run = tiny(ema=0.9)
+    model = train(
+        run, tmp_path, progress=False, validate=lambda m: {"layers": float(len(list(m.children())))}
+    )
+    assert same(load_model(tmp_path / "tiny.safetensors"), model)
+    shipped = read(tmp_path / "tiny.safetensors")
+    assert shipped.state == {}
+    assert shipped.info["run"] == json.loads(json.dumps(run.to_dict()))
+    assert shipped.info["step"] == 12
+    assert set(shipped.info["metrics"]) >= {"held_out_nll", "held_out_tv", "held_out_ess", "layers"}
+    lines = log_of(tmp_path)
+    steps = [line["step"] for line in lines if "nll" in line]
+    assert steps == [3, 6, 9, 12]
+    assert [line["step"] for line in lines if "held_out_nll" in line] == [6, 12]
+    monitors = {"nll", "accuracy", "gradient_norm", "learning_rate", "candidates_per_second"}
+    assert monitors | {"permutation_variance", "permutation_spread", "seconds"} <= set(lines[0])
+    assert [path.name for path in checkpoints(tmp_path)] == [
+        "checkpoint-00000000.safetensors",
+        "checkpoint-00000012.safetensors",
+    ]
+    with pytest.raises(ValueError, match="has checkpoints"):
+        train(run, tmp_path, progress=False)
+
+
+def test_stopping_and_resuming_changes_nothing(tmp_path: Path) -> None:
+    run = tiny(ema=0.9)
+    whole = train(run, tmp_path / "whole", progress=False)
+    train(run, tmp_path / "parts", progress=False, seconds=0.0)  # one step
+    for _ in range(3):
+        train(run, tmp_path / "parts", progress=False, resume=True, seconds=0.0)
+    assert read(checkpoints(tmp_path / "parts")[-1]).info["step"] == 4
+    parts = train(run, tmp_path / "parts", progress=False, resume=True)
+    assert same(whole, parts)
+    assert len(checkpoints(tmp_path / "parts")) == 3
+    again = train(run, tmp_path / "parts", progress=False, resume=True)  # nothing left to do
+    assert same(whole, again)
+
+
+def test_prefetching_changes_nothing(tmp_path: Path) -> None:
+    plain = train(tiny(), tmp_path / "plain", progress=False)
+    ahead = train(tiny(prefetch=True), tmp_path / "ahead", progress=False)
+    assert same(plain, ahead)
+
+
+def test_the_log_is_cut_back_to_the_checkpoint_on_resume(tmp_path: Path) -> None:
+    train(tiny(steps=6), tmp_path, progress=False)
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"step": 7, "nll": 1.0}\n{"step": 9, "nll": 1.0}\nnonsense\n{"step": 10, "n')
+    train(tiny(), tmp_path, progress=False, resume=True)
+    assert [line["step"] for line in log_of(tmp_path) if "nll" in line] == [3, 6, 9, 12]
+
+
+def test_the_average_follows_the_weights(tmp_path: Path) -> None:
+    trainer = Trainer(tiny(ema=0.5), tmp_path)
+    start = [p.detach().clone() for p in trainer.model.parameters()]
+    assert trainer.advance(draw(trainer.run, 0, 0, 0)) is not None
+    assert trainer.average is not None
+    decay = min(0.5, 2 / 11)
+    for before, now, mean in zip(
+        start, trainer.model.parameters(), trainer.average.parameters(), strict=True
+    ):
+        torch.testing.assert_close(mean, decay * before + (1 - decay) * now)
+    assert trainer.best is trainer.average
+    assert Trainer(tiny(ema=0.0), tmp_path).average is None
+
+
+def test_clipping_bounds_the_gradient(tmp_path: Path) -> None:
+    norms = {}
+    for clip in (0.0, 1e-3):
+        trainer = Trainer(tiny(clip=clip), tmp_path)
+        result = trainer.advance(draw(trainer.run, 0, 0, 0))
+        assert result is not None
+        norms[clip] = float(flat_gradient(trainer.model).norm())
+        reported = result["gradient_norm"]
+    assert norms[0.0] == pytest.approx(reported, rel=1e-4)
+    assert norms[1e-3] == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_the_pairwise_term_acts_on_its_steps_only(tmp_path: Path) -> None:
+    on, off = Trainer(tiny(pairwise_steps=1), tmp_path), Trainer(tiny(), tmp_path)
+    for trainer in (on, off):
+        trainer.advance(draw(trainer.run, 0, 0, 0))
+    assert not same(on.model, off.model)
+    off.model.load_state_dict(on.model.state_dict())
+    off.optimizer.load_state_dict(deepcopy(on.optimizer.state_dict()))
+    for trainer in (on, off):
+        trainer.advance(draw(trainer.run, 0, 0, 1))
+    assert same(on.model, off.model)
+
+
+def test_monitors_of_a_symmetric_model_and_of_the_exact_one() -> None:
+    run = tiny()
+    model = NCP(run.model, run.mixture)
+    spread = permutation_spread(model, run, 1)
+    assert spread["permutation_variance"] > 0
+    with torch.no_grad():
+        for parameter in model.f.parameters():
+            parameter.zero_()  # every candidate equally probable: K, hence log q, depends on order
+    monitors = held_out(model, run)
+    assert 0 < monitors["held_out_tv"] < 1
+    assert 0 < monitors["held_out_ess"] <= 1
+    assert monitors["held_out_nll"] > 0.3
+
+
+def test_tensorboard_is_used_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, int]] = []
+
+    class SummaryWriter:
+        def __init__(self, directory: str, purge_step: int) -> None:
+            assert purge_step == 1
+
+        def add_scalar(self, key: str, value: float, step: int) -> None:
+            written.append((key, step))
+
+        def close(self) -> None:
+            written.append(("closed", 0))
+
+    board = ModuleType("torch.utils.tensorboard")
+    board.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    train(tiny(), tmp_path, progress=False)
+    assert ("nll", 3) in written
+    assert written[-1] == ("closed", 0)
+
+
+def test_the_progress_bar_shows_the_monitors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tiny(), tmp_path, progress=True)
+    shown = capsys.readouterr().out
+    assert "12/12" in shown
+    assert "nll" in shown
+
+
+def test_rao_blackwellised_training_runs(tmp_path: Path) -> None:
+    train(tiny(rao_blackwell=3), tmp_path, progress=False)
+    assert all(math.isfinite(line["nll"]) for line in log_of(tmp_path) if "nll" in line)
+
+
+def test_the_loss_falls_in_seconds(tmp_path: Path) -> None:
+    run = tiny(steps=60, points_per_step=300, learning_rate=1e-2, validate_every=100, ema=0.0)
+    before = held_out(NCP(run.model, run.mixture), run)["held_out_nll"]
+    train(run, tmp_path, progress=False)
+    assert held_out(load_model(tmp_path / "tiny.safetensors"), run)["held_out_nll"] < 0.8 * before
+
+
+# -- more than one process -----------------------------------------------------------------------
+
+
+def test_launch_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    for wrong in ({"precision": "16-mixed"}, {"devices": 0}, {"nodes": 0}):
+        with pytest.raises(ValueError, match="Expected"):
+            launch(tiny(), tmp_path, **wrong)
+
+
+def test_launch_on_one_cpu_is_train(tmp_path: Path) -> None:
+    alone = train(tiny(), tmp_path / "a", progress=False)
+    launched = launch(tiny(), tmp_path / "b", accelerator="cpu", progress=False)
+    assert same(alone, launched)
+
+
+def test_bfloat16_products(tmp_path: Path) -> None:
+    run = tiny(steps=3)
+    model = launch(run, tmp_path, accelerator="cpu", precision="bf16-mixed", progress=False)
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert read(checkpoints(tmp_path)[-1]).info["step"] == 3
+
+
+def two_processes(tmp_path: Path, *command: str) -> dict[str, Any]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("LOCAL_RANK", "WORLD_SIZE", "RANK")}
+    done = subprocess.run(
+        [sys.executable, *command, str(HERE / "two_processes.py"), str(tmp_path)],
+        env=clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads((tmp_path / "found.json").read_text())
+    return found
+
+
+def check_two_processes(tmp_path: Path, found: dict[str, Any]) -> None:
+    assert found["world_size"] == 2
+    assert found["gradient_difference"] < 1e-6
+    assert found["points"] == found["points_alone"]
+    assert found["weights_differ"] == 0.0
+    assert found["stopped_at"] == 4
+    # Both skip the step that was bad on one of them.
+    lines = log_of(tmp_path / "run")
+    assert [line["step"] for line in lines if "event" in line] == [5]
+    steps = [line["step"] for line in lines if "nll" in line]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 60
+    # The loss falls as with one process of the same global batch.
+    start, one, two = found["nll_start"], found["nll_one"], found["nll_two"]
+    assert two < 0.8 * start
+    assert two == pytest.approx(one, rel=0.25)
+
+
+def test_two_processes_do_the_work_of_one(tmp_path: Path) -> None:
+    check_two_processes(tmp_path, two_processes(tmp_path))
+
+
+@pytest.mark.slow
+def test_torchrun_starts_them_too(tmp_path: Path) -> None:
+    run = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+    check_two_processes(tmp_path, two_processes(tmp_path, *run))
+
+
+@pytest.mark.slow
+def test_two_minutes_of_the_fast_recipe(tmp_path: Path) -> None:
+    run = RunConfig.from_toml(ROOT / "experiments" / "gaussian-2d.toml")
+    train(run, tmp_path, progress=False, seconds=120)
+    lines = [line for line in log_of(tmp_path) if "nll" in line]
+    quarter = len(lines) // 4
+    first = sum(line["permutation_variance"] for line in lines[:quarter])
+    last = sum(line["permutation_variance"] for line in lines[-quarter:])
+    assert sum(line["nll"] for line in lines[-10:]) / 10 < 0.09
+    assert last < first / 3
