@@ -199,7 +199,7 @@ class ConjugateLikelihood(Likelihood):
         labels = check_labels(labels, n_points=len(x))
         rows = labels.reshape(-1, len(x))
         log_marginal = torch.empty(len(rows), dtype=torch.float64)
-        width = x.numel() + 2 * len(x)  # numbers held at once for each row
+        width = len(x) * self.statistics(x[:1]).shape[-1]  # numbers held at once for each row
         for block, out in zip(split(rows, width), split(log_marginal, width), strict=True):
             out.copy_(self._log_marginal_rows(x, block))
         return log_marginal.reshape(labels.shape[:-1])
