@@ -25,7 +25,7 @@ from numba import njit
 # The import hook that checks shapes in the tests would wrap a function before numba sees it;
 # `no_type_check` is the way to be left alone by it.
 
-GAUSSIAN, LAPLACE, RING = 0, 1, 2
+GAUSSIAN, LAPLACE, RING, WISHART = 0, 1, 2, 3  # the kinds of `density_chain`
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -181,23 +181,37 @@ def gaussian_chain(
 
 @compiled
 @no_type_check
-def update_factor(factor, v, sign):
-    """Rank-one update (sign 1) or downdate (sign -1) of a lower Cholesky factor; overwrites v.
-
-    Returns False when a downdate would lose more than about six digits: the caller starts afresh.
-    """
+def update_factor(factor, v):
+    """The lower Cholesky factor of L L^T + v v^T, by plane rotations; overwrites v."""
     dim = v.size
     for a in range(dim):
         pivot = factor[a, a]
-        square = pivot * pivot + sign * v[a] * v[a]
-        if square <= 1e-6 * pivot * pivot:
-            return False
-        root = np.sqrt(square)
-        c = root / pivot
-        s = v[a] / pivot
+        root = np.sqrt(pivot * pivot + v[a] * v[a])
+        c, s = pivot / root, v[a] / root
         factor[a, a] = root
         for b in range(a + 1, dim):
-            factor[b, a] = (factor[b, a] + sign * s * v[b]) / c
+            old = factor[b, a]
+            factor[b, a] = c * old + s * v[b]
+            v[b] = c * v[b] - s * old
+
+
+@compiled
+@no_type_check
+def downdate_factor(factor, v):
+    """The factor of L L^T - v v^T, by hyperbolic rotations; overwrites v.
+
+    Returns False when that would lose more than about six digits: the caller starts afresh.
+    """
+    dim = v.size
+    for a in range(dim):
+        s = v[a] / factor[a, a]
+        square = (1.0 - s) * (1.0 + s)
+        if square < 1e-6:
+            return False
+        c = np.sqrt(square)
+        factor[a, a] *= c
+        for b in range(a + 1, dim):
+            factor[b, a] = (factor[b, a] - s * v[b]) / c
             v[b] = c * v[b] - s * factor[b, a]
     return True
 
@@ -220,7 +234,7 @@ def wishart_add(point, n, kappa, mean, factor, v):
         delta = point[d] - mean[d]
         v[d] = weight * delta
         mean[d] += delta / (kappa + n + 1.0)
-    update_factor(factor, v, 1.0)
+    update_factor(factor, v)
 
 
 @compiled
@@ -231,7 +245,7 @@ def wishart_remove(point, n, kappa, mean, factor, v):
     for d in range(point.size):
         mean[d] -= (point[d] - mean[d]) / (kappa + n - 1.0)
         v[d] = weight * (point[d] - mean[d])
-    return update_factor(factor, v, -1.0)
+    return downdate_factor(factor, v)
 
 
 @compiled
@@ -403,42 +417,145 @@ def assign_with_densities(
 
 @compiled
 @no_type_check
-def draw_parameter(kind, hyper, rng, theta):
-    """A parameter from the base measure."""
-    if kind == RING:
-        theta[0] = hyper[0] * rng.standard_normal()
-        theta[1] = hyper[0] * rng.standard_normal()
-        theta[2] = rng.standard_gamma(hyper[2]) / hyper[3]
-    else:
-        for d in range(theta.size):
-            theta[d] = hyper[0] * rng.standard_normal()
+def draw_wishart(kappa, dof, mean, factor, rng, theta, triangle):
+    """A mean and the Cholesky factor of a covariance from a Normal-inverse-Wishart.
+
+    With T the transpose of Bartlett's upper triangle, the factor X solves X T = L, row by row;
+    theta is the mean and then the rows of X. `triangle` is scratch for T.
+    """
+    dim = mean.size
+    for c in range(dim):
+        triangle[c, c] = np.sqrt(2.0 * rng.standard_gamma(0.5 * (dof - dim + 1.0 + c)))
+        for b in range(c + 1, dim):
+            triangle[b, c] = rng.standard_normal()
+    row = dim
+    for a in range(dim):
+        for c in range(a, -1, -1):
+            value = factor[a, c]
+            for b in range(c + 1, a + 1):
+                value -= theta[row + b] * triangle[b, c]
+            theta[row + c] = value / triangle[c, c]
+        row += a + 1
+    theta[:dim] = mean
+    for c in range(dim):
+        noise = rng.standard_normal() / np.sqrt(kappa)
+        row = dim
+        for a in range(dim):
+            if a >= c:
+                theta[a] += noise * theta[row + c]
+            row += a + 1
 
 
 @compiled
 @no_type_check
-def log_prior(kind, hyper, theta):
-    """Log density of the base measure."""
+def solve_packed(theta, dim, v):
+    """Overwrite v by X^{-1} v for the factor packed in theta behind the mean; returns |v|^2."""
+    square = 0.0
+    row = dim
+    for a in range(dim):
+        for b in range(a):
+            v[a] -= theta[row + b] * v[b]
+        v[a] /= theta[row + a]
+        square += v[a] * v[a]
+        row += a + 1
+    return square
+
+
+@compiled
+@no_type_check
+def wishart_log_prior(hyper, theta, work):
+    """Inverse Wishart of the covariance, with the Jacobian of its factor, and normal mean."""
+    dim = work.shape[0]
+    kappa, dof = hyper[0], hyper[1]
     total = hyper[5]
-    dim = 2 if kind == RING else theta.size
-    for d in range(dim):
-        z = theta[d] / hyper[0]
-        total -= 0.5 * z * z
-    if kind == RING:
-        if theta[2] <= 0.0:
-            return -np.inf
-        total += (hyper[2] - 1.0) * np.log(theta[2]) - hyper[3] * theta[2]
+    v = work[0]
+    v[:] = theta[:dim] - hyper[6 : 6 + dim]
+    total -= 0.5 * kappa * solve_packed(theta, dim, v)
+    for c in range(dim):
+        for a in range(dim):
+            v[a] = hyper[6 + dim + a * dim + c]
+        total -= 0.5 * solve_packed(theta, dim, v)
+    row = dim
+    for a in range(dim):
+        total -= (dof + a + 2.0) * np.log(theta[row + a])
+        row += a + 1
     return total
 
 
 @compiled
 @no_type_check
-def log_density(kind, hyper, point, theta):
+def draw_parameter(kind, hyper, rng, theta, work):
+    """A parameter from the base measure."""
+    if kind == WISHART:
+        dim = work.shape[0]
+        mean = hyper[6 : 6 + dim]
+        factor = hyper[6 + dim :].reshape((dim, dim))
+        draw_wishart(hyper[0], hyper[1], mean, factor, rng, theta, work)
+        return
+    n_normal = 2 if kind == RING else theta.size
+    for d in range(n_normal):
+        theta[d] = hyper[0] * rng.standard_normal()
+    if kind == RING:
+        theta[2] = hyper[2] + (hyper[3] - hyper[2]) * rng.random()
+
+
+@compiled
+@no_type_check
+def log_prior(kind, hyper, theta, work):
+    """Log density of the base measure."""
+    if kind == WISHART:
+        return wishart_log_prior(hyper, theta, work)
+    if kind == RING and not hyper[2] <= theta[2] <= hyper[3]:
+        return -np.inf
+    total = hyper[5]
+    n_normal = 2 if kind == RING else theta.size
+    for d in range(n_normal):
+        z = theta[d] / hyper[0]
+        total -= 0.5 * z * z
+    return total
+
+
+@compiled
+@no_type_check
+def log_i0e(z):
+    """log of exp(-z) I_0(z), z >= 0: the power series, or beyond 18 the asymptotic one."""
+    term, total = 1.0, 1.0
+    if z < 18.0:
+        quarter = 0.25 * z * z
+        for k in range(1, 200):
+            term *= quarter / (k * k)
+            total += term
+            if term < 1e-17 * total:
+                break
+        return np.log(total) - z
+    for k in range(1, 30):
+        term *= (2.0 * k - 1.0) * (2.0 * k - 1.0) / (8.0 * k * z)
+        total += term
+        if term < 1e-17:
+            break
+    return np.log(total / np.sqrt(2.0 * np.pi * z))
+
+
+@compiled
+@no_type_check
+def log_density(kind, hyper, point, theta, work):
     """log p(point | theta)."""
+    if kind == WISHART:
+        dim = point.size
+        v = work[0]
+        total = hyper[4]
+        row = dim
+        for a in range(dim):
+            v[a] = point[a] - theta[a]
+            total -= np.log(theta[row + a])
+            row += a + 1
+        return total - 0.5 * solve_packed(theta, dim, v)
     if kind == RING:
         a, b = point[0] - theta[0], point[1] - theta[1]
         distance = np.sqrt(a * a + b * b)
         z = (distance - theta[2]) / hyper[1]
-        return hyper[4] - 0.5 * z * z - np.log(distance)
+        bessel = log_i0e(distance * theta[2] / (hyper[1] * hyper[1]))
+        return hyper[4] + bessel - 0.5 * z * z
     total = 0.0
     if kind == LAPLACE:
         for d in range(point.size):
@@ -452,19 +569,19 @@ def log_density(kind, hyper, point, theta):
 
 @compiled
 @no_type_check
-def cluster_log_density(kind, hyper, x, members, theta):
+def cluster_log_density(kind, hyper, x, members, theta, work):
     """log p(theta) + sum over the members of log p(x_i | theta)."""
-    total = log_prior(kind, hyper, theta)
+    total = log_prior(kind, hyper, theta, work)
     if total == -np.inf:
         return total
     for i in members:
-        total += log_density(kind, hyper, x[i], theta)
+        total += log_density(kind, hyper, x[i], theta, work)
     return total
 
 
 @compiled
 @no_type_check
-def slice_parameter(kind, hyper, x, members, theta, d, width, value, rng):
+def slice_parameter(kind, hyper, x, members, theta, d, width, value, rng, work):
     """Slice sampling of one coordinate (Neal 2003): stepping out, then shrinking.
 
     `value` is the log density at theta; returns that of the new theta.
@@ -476,18 +593,18 @@ def slice_parameter(kind, hyper, x, members, theta, d, width, value, rng):
     steps_left = int(8 * rng.random())
     steps_right = 7 - steps_left
     theta[d] = left
-    while steps_left > 0 and cluster_log_density(kind, hyper, x, members, theta) > level:
+    while steps_left > 0 and cluster_log_density(kind, hyper, x, members, theta, work) > level:
         steps_left -= 1
         left -= width
         theta[d] = left
     theta[d] = right
-    while steps_right > 0 and cluster_log_density(kind, hyper, x, members, theta) > level:
+    while steps_right > 0 and cluster_log_density(kind, hyper, x, members, theta, work) > level:
         steps_right -= 1
         right += width
         theta[d] = right
     while True:
         theta[d] = left + (right - left) * rng.random()
-        value = cluster_log_density(kind, hyper, x, members, theta)
+        value = cluster_log_density(kind, hyper, x, members, theta, work)
         if value >= level:
             return value
         if theta[d] < start:
@@ -500,7 +617,7 @@ def slice_parameter(kind, hyper, x, members, theta, d, width, value, rng):
 
 @compiled
 @no_type_check
-def turn_ring(kind, hyper, x, members, theta, value, rng):
+def turn_ring(kind, hyper, x, members, theta, value, rng, work):
     """Two Metropolis moves along the ridge of a ring through few points.
 
     Turning the centre about a member by a uniform angle keeps the member's distance and has unit
@@ -515,7 +632,7 @@ def turn_ring(kind, hyper, x, members, theta, value, rng):
     proposal[0] = pivot[0] + c * a - s * b
     proposal[1] = pivot[1] + s * a + c * b
     proposal[2] = theta[2]
-    new = cluster_log_density(kind, hyper, x, members, proposal)
+    new = cluster_log_density(kind, hyper, x, members, proposal, work)
     if np.log(1.0 - rng.random()) < new - value:
         theta[:] = proposal
         value = new
@@ -524,7 +641,7 @@ def turn_ring(kind, hyper, x, members, theta, value, rng):
     for d in range(2):
         proposal[d] = pivot[d] + factor * (theta[d] - pivot[d])
     proposal[2] = factor * theta[2]
-    new = cluster_log_density(kind, hyper, x, members, proposal)
+    new = cluster_log_density(kind, hyper, x, members, proposal, work)
     if np.log(1.0 - rng.random()) < new - value + 3.0 * log_factor:
         theta[:] = proposal
         value = new
@@ -533,7 +650,7 @@ def turn_ring(kind, hyper, x, members, theta, value, rng):
 
 @compiled
 @no_type_check
-def move_parameter(kind, hyper, x, members, theta, rng):
+def move_parameter(kind, hyper, x, members, theta, rng, work):
     """Leave p(theta | members) invariant; returns log p(theta) + log p(members | theta)."""
     n = members.size
     if kind == GAUSSIAN:  # conjugate: an exact draw
@@ -544,21 +661,29 @@ def move_parameter(kind, hyper, x, members, theta, rng):
                 total += x[i, d]
             mean = total / (hyper[1] * hyper[1]) / precision
             theta[d] = mean + rng.standard_normal() / np.sqrt(precision)
-        return cluster_log_density(kind, hyper, x, members, theta)
-    value = cluster_log_density(kind, hyper, x, members, theta)
+        return cluster_log_density(kind, hyper, x, members, theta, work)
+    if kind == WISHART:
+        dim = x.shape[1]
+        mean = hyper[6 : 6 + dim].copy()
+        factor = hyper[6 + dim :].copy().reshape((dim, dim))
+        for j in range(n):
+            wishart_add(x[members[j]], j, hyper[0], mean, factor, work[0])
+        draw_wishart(hyper[0] + n, hyper[1] + n, mean, factor, rng, theta, work)
+        return cluster_log_density(kind, hyper, x, members, theta, work)
+    value = cluster_log_density(kind, hyper, x, members, theta, work)
     width = 3.0 * hyper[1] / np.sqrt(n)
     if rng.random() < 0.25:  # now and then look further away, for other modes
         width *= 10.0
     for d in range(theta.size):
-        value = slice_parameter(kind, hyper, x, members, theta, d, width, value, rng)
+        value = slice_parameter(kind, hyper, x, members, theta, d, width, value, rng, work)
     if kind == RING:
-        value = turn_ring(kind, hyper, x, members, theta, value, rng)
+        value = turn_ring(kind, hyper, x, members, theta, value, rng, work)
     return value
 
 
 @compiled
 @no_type_check
-def move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, ends, rng):
+def move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, ends, rng, work):
     """Move the parameter of every cluster; returns log p(theta) + log p(x | c, theta)."""
     total = 0.0
     end = 0
@@ -571,7 +696,7 @@ def move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, end
     for j in range(k):
         first = ends[slots[j]]
         members = order[first : first + counts[slots[j]]]
-        total += move_parameter(kind, hyper, x, members, thetas[slots[j]], rng)
+        total += move_parameter(kind, hyper, x, members, thetas[slots[j]], rng, work)
     return total
 
 
@@ -595,11 +720,12 @@ def density_chain(
     names = np.empty(n_slots, np.int64)
     order = np.empty(n_points, np.int64)
     ends = np.empty(n_slots, np.int64)
+    work = np.zeros((x.shape[1], x.shape[1]))
     share = np.log(n_auxiliary)
     k = first_slots(labels, slots, place, counts)
     total = 0.0
     for _ in range(n_moves):  # settle the parameters of a given start
-        move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, ends, rng)
+        move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, ends, rng, work)
 
     draws = out_log_joint.size
     for sweep in range(burn_in + draws * thin):
@@ -612,11 +738,11 @@ def density_chain(
                     k = close_slot(old, slots, place, k)
                     kept = 1
             for a in range(kept, n_auxiliary):
-                draw_parameter(kind, hyper, rng, thetas[slots[k + a]])
+                draw_parameter(kind, hyper, rng, thetas[slots[k + a]], work)
             for j in range(k + n_auxiliary):
                 slot = slots[j]
                 prior = join[counts[slot]] if j < k else open_[k] - share
-                weights[j] = prior + log_density(kind, hyper, x[i], thetas[slot])
+                weights[j] = prior + log_density(kind, hyper, x[i], thetas[slot], work)
             chosen = draw(weights, k + n_auxiliary, rng)
             slot = slots[chosen]
             if chosen >= k:
@@ -626,7 +752,9 @@ def density_chain(
                 k += 1
             labels[i] = slot
             counts[slot] += 1
-        total = move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, ends, rng)
+        total = move_parameters(
+            kind, hyper, x, labels, counts, slots, k, thetas, order, ends, rng, work
+        )
         if sweep >= burn_in and (sweep - burn_in + 1) % thin == 0:
             t = (sweep - burn_in) // thin
             write_canonical(labels, names, out_labels[t])

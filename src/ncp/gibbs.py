@@ -15,32 +15,26 @@ proposes a whole partition c' from any sampler q and accepts it with probability
 alternated with Gibbs sweeps: the sampler jumps between modes, the sweeps polish.
 
 A sweep costs O(NK): clusters keep sufficient statistics, which change by one point at a time, and
-the loops are compiled (`ncp._gibbs_kernels`) for the likelihoods of the package. All priors enter
-as two tables, see `prior_tables`, so one kernel serves them all.
+the loops are compiled (`ncp._gibbs_kernels`) for the likelihoods of the package. A prior enters
+as tables (`ncp._gibbs_engines.prior_tables`), so one kernel serves them all.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from math import ceil, log, pi
+from math import ceil
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int64
 
-from ncp.exact import check_data_set, conjugate_likelihood
-from ncp.likelihoods import (
-    ConjugateLikelihood,
-    DensityLikelihood,
-    GaussianKnownVariance,
-)
+from ncp._gibbs_engines import Engine, Sweeps, collapsed_engine, density_engine
+from ncp.exact import check_data_set
 from ncp.mixture import Mixture
-from ncp.partitions import ArrayLike, canonical, check_labels
-from ncp.priors import Prior
+from ncp.partitions import ArrayLike, check_labels
 
 Progress = Callable[[int, int], object]
 Propose = Callable[[int, np.random.Generator], tuple[Any, Any]]
@@ -201,386 +195,6 @@ def _autocorrelation_time(rho: np.ndarray) -> float:
     return float(-1.0 + 2.0 * kept.sum() + tail)
 
 
-# --- the prior as tables --------------------------------------------------------------------------
-
-
-class PriorTables(NamedTuple):
-    """A prior of product form, p(c) = V(K) prod_k W(n_k) for N points, as arrays of length N + 1.
-
-    Fields:
-        join: join[n] = log W(n + 1)/W(n), the weight of a cluster of n other points.
-        open: open[K] = log V(K + 1)/V(K), the weight of a new cluster beside K others.
-        size: size[n] = log W(n).
-        number: number[K] = log V(K).
-    """
-
-    join: np.ndarray
-    open: np.ndarray
-    size: np.ndarray
-    number: np.ndarray
-
-
-def prior_tables(prior: Prior, n_points: int) -> PriorTables:
-    """The tables of a prior, whose W(n) is Gamma(n - d)/Gamma(1 - d) with d its discount.
-
-    Args:
-        prior: any prior of the package (or a user's own).
-        n_points: N.
-
-    Example:
-        >>> from ncp.priors import CRP
-        >>> tables = prior_tables(CRP(0.7), 5)
-        >>> np.exp(tables.join[1:5]).round(6)
-        array([1., 2., 3., 4.])
-        >>> np.exp(tables.open[1:5]).round(6)
-        array([0.7, 0.7, 0.7, 0.7])
-    """
-    join, open_, size, number = np.zeros((4, n_points + 1))
-    join[1:] = np.log(np.arange(1, n_points + 1) - prior.discount)
-    size[2:] = np.cumsum(join[1:n_points])
-    number[0] = -np.inf
-    number[1:] = prior.log_v(n_points, torch.arange(1, n_points + 1)).numpy()
-    with np.errstate(invalid="ignore"):  # V(K) = 0 beyond some K: nothing opens there
-        open_[1:n_points] = np.where(np.isneginf(number[2:]), -np.inf, np.diff(number[1:]))
-    return PriorTables(join, open_, size, number)
-
-
-# --- engines: one chain of one kind of likelihood -------------------------------------------------
-
-
-class Engine(ABC):
-    """What a run needs: a state made from labels (-1: not assigned yet), and sweeps of it."""
-
-    @abstractmethod
-    def start(self, labels: np.ndarray, rng: np.random.Generator) -> Any:
-        """The state of a chain, owned by the caller and changed by `run`."""
-
-    @abstractmethod
-    def run(
-        self,
-        state: Any,
-        burn_in: int,
-        thin: int,
-        labels: np.ndarray,
-        log_joint: np.ndarray,
-        rng: np.random.Generator,
-    ) -> None:
-        """`burn_in` sweeps, then `thin` for each row of the outputs (draws, N) and (draws,)."""
-
-
-class _GaussianEngine(Engine):
-    """Algorithm 3 for `GaussianKnownVariance`, compiled."""
-
-    def __init__(self, x: np.ndarray, likelihood: GaussianKnownVariance, tables: PriorTables):
-        n = np.arange(len(x) + 1)
-        noise, ratio = likelihood.noise_sd**2, (likelihood.prior_sd / likelihood.noise_sd) ** 2
-        dim = x.shape[1]
-        shrink = ratio / (1.0 + n * ratio)  # posterior mean = shrink * sum
-        variance = noise * (1.0 + shrink)
-        marginal = -0.5 * dim * (n * log(2.0 * pi * noise) + np.log1p(n * ratio))
-        constant = -0.5 * dim * np.log(2.0 * pi * variance)
-        offset = -0.5 * float((x**2).sum()) / noise
-        self.arguments = (
-            *tables, shrink, 1.0 / variance, constant, marginal, 0.5 * shrink / noise, offset
-        )  # fmt: skip
-        self.x = x
-
-    def start(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return labels.copy()
-
-    def run(
-        self,
-        state: np.ndarray,
-        burn_in: int,
-        thin: int,
-        labels: np.ndarray,
-        log_joint: np.ndarray,
-        rng: np.random.Generator,
-    ) -> None:
-        from ncp._gibbs_kernels import gaussian_chain
-
-        gaussian_chain(self.x, state, *self.arguments, burn_in, thin, rng, labels, log_joint)
-
-
-class _StatisticsEngine(Engine):
-    """Algorithm 3 for a user's own conjugate likelihood: one call a point, not compiled."""
-
-    def __init__(self, x: np.ndarray, likelihood: ConjugateLikelihood, tables: PriorTables):
-        self.likelihood, self.tables = likelihood, tables
-        self.statistics = likelihood.statistics(torch.as_tensor(x)).double()
-
-    def start(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return labels.copy()
-
-    def run(
-        self,
-        state: np.ndarray,
-        burn_in: int,
-        thin: int,
-        labels: np.ndarray,
-        log_joint: np.ndarray,
-        rng: np.random.Generator,
-    ) -> None:
-        for sweep in range(burn_in + len(labels) * thin):
-            for i in range(len(state)):
-                self._draw_label(state, i, rng)
-            if sweep >= burn_in and (sweep - burn_in + 1) % thin == 0:
-                row = (sweep - burn_in) // thin
-                labels[row] = canonical(state).numpy()
-                log_joint[row] = self._log_joint(labels[row])
-
-    def _sums(self, labels: np.ndarray, n_clusters: int) -> torch.Tensor:
-        sums = self.statistics.new_zeros(n_clusters, self.statistics.shape[1])
-        return sums.index_add_(0, torch.as_tensor(labels), self.statistics[: len(labels)])
-
-    def _draw_label(self, state: np.ndarray, i: int, rng: np.random.Generator) -> None:
-        state[i] = -1
-        names, compact = np.unique(state, return_inverse=True)
-        k = len(names) - 1  # name 0 is -1: this point and those not assigned yet
-        state[:] = compact - 1
-        sums = self._sums(compact, k + 1)[1:]
-        sums = torch.cat([sums, sums.new_zeros(1, sums.shape[1])])
-        log_marginal = self.likelihood.log_marginal_statistics
-        density = (log_marginal(sums + self.statistics[i]) - log_marginal(sums)).numpy()
-        sizes = np.bincount(compact, minlength=k + 1)[1:]
-        weights = density + np.append(self.tables.join[sizes], self.tables.open[k])
-        state[i] = _draw(weights, rng)
-
-    def _log_joint(self, labels: np.ndarray) -> float:
-        k = int(labels.max()) + 1
-        prior = self.tables.number[k] + self.tables.size[np.bincount(labels)].sum()
-        return float(prior + self.likelihood.log_marginal_statistics(self._sums(labels, k)).sum())
-
-
-def _draw(log_weights: np.ndarray, rng: np.random.Generator) -> int:
-    weights = np.exp(log_weights - log_weights.max()).cumsum()
-    return int(np.searchsorted(weights, rng.random() * weights[-1], side="right"))
-
-
-def _collapsed_engine(x: np.ndarray, mixture: Mixture) -> Engine:
-    likelihood = conjugate_likelihood(mixture)
-    tables = prior_tables(mixture.prior, len(x))
-    # exact types: a subclass may have changed the formulas that the kernels have built in
-    if type(likelihood) is GaussianKnownVariance:
-        return _GaussianEngine(x, likelihood, tables)
-    return _StatisticsEngine(x, likelihood, tables)
-
-
-class _ParameterState(NamedTuple):
-    labels: np.ndarray
-    parameters: np.ndarray  # one row a slot
-    settled: list[bool]
-
-
-class _ParameterEngine(Engine):
-    """Algorithm 8 for the density likelihoods of the package, compiled."""
-
-    def __init__(
-        self,
-        x: np.ndarray,
-        likelihood: DensityLikelihood,
-        tables: PriorTables,
-        n_auxiliary: int,
-        kind: int,
-        hyper: np.ndarray,
-    ):
-        self.x, self.likelihood, self.tables = x, likelihood, tables
-        self.kind, self.hyper, self.n_auxiliary = kind, hyper, n_auxiliary
-
-    def start(self, labels: np.ndarray, rng: np.random.Generator) -> _ParameterState:
-        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        given = _best_parameters(torch.as_tensor(self.x)[None], self.likelihood, labels, generator)
-        parameters = np.zeros((len(self.x) + self.n_auxiliary, given.shape[1]))
-        parameters[: len(given)] = given.numpy()
-        return _ParameterState(labels.copy(), parameters, [len(given) == 0])
-
-    def run(
-        self,
-        state: _ParameterState,
-        burn_in: int,
-        thin: int,
-        labels: np.ndarray,
-        log_joint: np.ndarray,
-        rng: np.random.Generator,
-    ) -> None:
-        from ncp._gibbs_kernels import density_chain
-
-        n_moves = 0 if state.settled[0] else 20
-        state.settled[0] = True
-        density_chain(
-            self.kind, self.hyper, self.x, state.labels, state.parameters, *self.tables,
-            self.n_auxiliary, n_moves, burn_in, thin, rng, labels, log_joint,
-        )  # fmt: skip
-
-
-class _DensityState(NamedTuple):
-    labels: np.ndarray
-    parameters: list[torch.Tensor]  # one tensor of shape (K, P), replaced after every pass
-    generator: torch.Generator
-    moves: np.ndarray  # accepted, proposed
-
-
-class _DensityEngine(Engine):
-    """Algorithm 8 for any likelihood with a density.
-
-    All auxiliary parameters of a block of points are drawn, and their densities computed, at once:
-    a handful of tensor operations a sweep, and a compiled pass over the labels.
-    """
-
-    def __init__(
-        self,
-        x: np.ndarray,
-        likelihood: DensityLikelihood,
-        tables: PriorTables,
-        n_auxiliary: int,
-        n_moves: int,
-    ):
-        self.x = torch.as_tensor(x)[None]
-        self.likelihood, self.tables = likelihood, tables
-        self.n_auxiliary, self.n_moves = n_auxiliary, n_moves
-        draws = likelihood.sample_parameters((1000,), torch.Generator().manual_seed(0))
-        self.steps = draws.quantile(0.75, dim=0) - draws.quantile(0.25, dim=0)
-        self.block = max(1, 2**22 // (n_auxiliary * len(x)))  # points: 32 MB of densities
-        self.has_prior = type(likelihood).log_prior is not DensityLikelihood.log_prior
-
-    def start(self, labels: np.ndarray, rng: np.random.Generator) -> _DensityState:
-        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        parameters = _best_parameters(self.x, self.likelihood, labels, generator)
-        state = _DensityState(labels.copy(), [parameters], generator, np.zeros(2))
-        for _ in range(5 if len(parameters) else 0):
-            self._move(state)
-        state.moves[:] = 0
-        return state
-
-    def run(
-        self,
-        state: _DensityState,
-        burn_in: int,
-        thin: int,
-        labels: np.ndarray,
-        log_joint: np.ndarray,
-        rng: np.random.Generator,
-    ) -> None:
-        for sweep in range(burn_in + len(labels) * thin):
-            for first in range(0, len(state.labels), self.block):
-                self._assign(state, first, min(first + self.block, len(state.labels)), rng)
-            log_density = self._move(state)
-            if sweep >= burn_in and (sweep - burn_in + 1) % thin == 0:
-                row = (sweep - burn_in) // thin
-                labels[row] = canonical(state.labels).numpy()
-                sizes = np.bincount(labels[row])
-                log_prior = self.tables.number[len(sizes)] + self.tables.size[sizes].sum()
-                log_joint[row] = log_prior + log_density
-
-    def _assign(
-        self, state: _DensityState, first: int, last: int, rng: np.random.Generator
-    ) -> None:
-        from ncp._gibbs_kernels import assign_with_densities
-
-        shape = ((last - first) * self.n_auxiliary,)
-        fresh = self.likelihood.sample_parameters(shape, state.generator)
-        parameters = torch.cat([state.parameters[0], fresh])
-        densities = self.likelihood.log_density(self.x, parameters[None])[0].T.contiguous().numpy()
-        slots = assign_with_densities(
-            densities, len(parameters) - len(fresh), first, last, state.labels,
-            self.tables.join, self.tables.open, self.n_auxiliary, rng,
-        )  # fmt: skip
-        names = np.full(len(parameters) + 1, -1)  # the last entry keeps -1 where it is
-        names[slots] = np.arange(len(slots))
-        state.labels[:] = names[state.labels]
-        state.parameters[0] = parameters[torch.as_tensor(slots)]
-
-    def _log_likelihoods(self, labels: torch.Tensor, parameters: torch.Tensor) -> torch.Tensor:
-        """log p(x in k | theta_k), of shape (K,)."""
-        densities = self.likelihood.log_density(self.x, parameters[None])[0]
-        own = densities.gather(1, labels[:, None])[:, 0]
-        return torch.zeros(len(parameters), dtype=torch.float64).index_add_(0, labels, own)
-
-    def _log_priors(self, parameters: torch.Tensor) -> torch.Tensor:
-        if self.has_prior:
-            return self.likelihood.log_prior(parameters)
-        return torch.zeros(len(parameters), dtype=torch.float64)
-
-    def _move(self, state: _DensityState) -> float:
-        """Metropolis steps for all clusters at once; returns log p(theta) + log p(x | c, theta).
-
-        The first proposal is from the base measure, accepted by the likelihood alone. Where the
-        base measure's density is known random walks follow, their scale drawn afresh over three
-        decades, since clusters of many points have narrow posteriors.
-        """
-        labels, theta = torch.as_tensor(state.labels), state.parameters[0]
-        generator = state.generator
-        fits, prior = self._log_likelihoods(labels, theta), self._log_priors(theta)
-        for move in range(self.n_moves):
-            walk = move > 0 and self.has_prior
-            proposal = self._propose(theta, walk, generator)
-            new_prior = self._log_priors(proposal)
-            allowed = new_prior > -torch.inf
-            proposal = torch.where(allowed[:, None], proposal, theta)
-            new_fits = self._log_likelihoods(labels, proposal)
-            log_ratio = new_fits - fits + (new_prior - prior if walk else 0.0)
-            uniform = torch.rand(len(theta), dtype=torch.float64, generator=generator)
-            accepted = allowed & (uniform.log() < log_ratio)
-            theta = torch.where(accepted[:, None], proposal, theta)
-            fits, prior = (
-                torch.where(accepted, new_fits, fits),
-                torch.where(accepted, new_prior, prior),
-            )
-            state.moves[:] += int(accepted.sum()), len(theta)
-        state.parameters[0] = theta
-        return float((fits + prior).sum())
-
-    def _propose(self, theta: torch.Tensor, walk: bool, generator: torch.Generator) -> torch.Tensor:
-        if not walk:
-            return self.likelihood.sample_parameters((len(theta),), generator)
-        uniform = torch.rand((len(theta), 1), dtype=torch.float64, generator=generator)
-        normal = torch.randn(theta.shape, dtype=torch.float64, generator=generator)
-        return theta + self.steps * 10.0 ** (-3.0 * uniform) * normal
-
-
-def _best_parameters(
-    x: torch.Tensor, likelihood: DensityLikelihood, labels: np.ndarray, generator: torch.Generator
-) -> torch.Tensor:
-    """For each cluster of a start the best of a few hundred draws from the base measure, (K, P)."""
-    draws = likelihood.sample_parameters((256,), generator)
-    if labels.min() < 0:
-        return draws[:0]
-    own = torch.as_tensor(labels)
-    densities = likelihood.log_density(x, draws[None])[0]
-    totals = densities.new_zeros(int(own.max()) + 1, len(draws)).index_add_(0, own, densities)
-    return draws[totals.argmax(dim=1)]
-
-
-def _density_engine(
-    x: np.ndarray, mixture: Mixture, n_auxiliary: int, n_moves: int, compiled: bool = True
-) -> Engine:
-    likelihood = mixture.likelihood
-    if not isinstance(likelihood, DensityLikelihood):
-        raise ValueError(
-            f"Expected a likelihood with a density but got {type(likelihood).__name__}"
-        )
-    tables = prior_tables(mixture.prior, len(x))
-    built_in = _built_in(likelihood) if compiled else None
-    if built_in is None:
-        return _DensityEngine(x, likelihood, tables, n_auxiliary, n_moves)
-    return _ParameterEngine(x, likelihood, tables, n_auxiliary, *built_in)
-
-
-def _built_in(likelihood: DensityLikelihood) -> tuple[int, np.ndarray] | None:
-    """The kernels' number of a likelihood and its constants: prior sd, noise, shape and rate of
-    the radius, and the normalisers of the density and of the base measure."""
-    gaussian, _laplace, _ring = range(3)
-    if type(likelihood) is GaussianKnownVariance:
-        dim, prior, noise = likelihood.dim, likelihood.prior_sd, likelihood.noise_sd
-        density = -0.5 * dim * log(2.0 * pi * noise**2)
-        return gaussian, np.array([prior, noise, 0.0, 0.0, density, _log_normaliser(dim, prior)])
-    return None
-
-
-def _log_normaliser(dim: int, sd: float) -> float:
-    return -0.5 * dim * log(2.0 * pi * sd**2)
-
-
 # --- running chains -------------------------------------------------------------------------------
 
 
@@ -627,8 +241,8 @@ def gibbs(
         >>> labels[counts.argmax()].tolist()
         [0, 0, 1]
     """
-    points = check_data_set(x, mixture).numpy()
-    engine = _collapsed_engine(points, mixture)
+    points = np.ascontiguousarray(check_data_set(x, mixture).numpy())
+    engine = collapsed_engine(points, mixture)
     rngs = _generators(seed, n_chains)
     starts = _starts(start, len(points), n_chains, mixture, rngs)
     schedule = _Schedule(n_sweeps, burn_in, thin)
@@ -645,7 +259,7 @@ def neal8(
     thin: int = 1,
     start: str | ArrayLike = "sequential",
     n_auxiliary: int = 3,
-    n_moves: int = 10,
+    n_moves: int = 5,
     seed: int | None = None,
     progress: Progress | None = None,
     n_jobs: int = 1,
@@ -671,10 +285,10 @@ def neal8(
         >>> neal8([[0.0], [0.5], [9.0]], mixture, 100, n_chains=2, seed=0)
         Chains(2 chains of 100 draws, 3 points)
     """
-    points = check_data_set(x, mixture).numpy()
+    points = np.ascontiguousarray(check_data_set(x, mixture).numpy())
     _check_at_least("n_auxiliary", n_auxiliary, 1)
     _check_at_least("n_moves", n_moves, 1)
-    engine = _density_engine(points, mixture, n_auxiliary, n_moves)
+    engine = density_engine(points, mixture, n_auxiliary, n_moves)
     rngs = _generators(seed, n_chains)
     starts = _starts(start, len(points), n_chains, mixture, rngs)
     schedule = _Schedule(n_sweeps, burn_in, thin)
@@ -734,13 +348,13 @@ def independence_mh(
         >>> bool(chains.n_clusters.mean() > 1.9)
         True
     """
-    points = check_data_set(x, mixture).numpy()
+    points = np.ascontiguousarray(check_data_set(x, mixture).numpy())
     _check_at_least("gibbs_sweeps", gibbs_sweeps, 0)
     if gibbs_sweeps > 0 and log_q is None:
         raise ValueError("Expected log_q, the density of propose, when gibbs_sweeps > 0")
     schedule = _Schedule(n_steps, burn_in, thin)
     rngs = _generators(seed, n_chains + 1)
-    engine = _collapsed_engine(points, mixture)
+    engine = collapsed_engine(points, mixture)
     target = _Target(points, mixture, propose, log_q, rngs.pop())
     return _metropolis(engine, target, schedule, gibbs_sweeps, rngs, progress)
 
@@ -812,30 +426,16 @@ def _run(
     n_chains, n_points = starts.shape
     labels = np.empty((n_chains, schedule.n_draws, n_points), dtype=np.int64)
     log_joint = np.empty((n_chains, schedule.n_draws))
-    states = [engine.start(row, rng) for row, rng in zip(starts, rngs, strict=True)]
-
-    def run_block(chain: int, burn_in: int, rows: slice) -> None:
-        engine.run(
-            states[chain], burn_in, schedule.thin, labels[chain, rows], log_joint[chain, rows],
-            rngs[chain],
-        )  # fmt: skip
-
+    state = engine.start(starts, rngs)
     done = 0
     with ThreadPoolExecutor(n_jobs) as pool:
         for burn_in, rows in schedule.blocks():
-            jobs = [pool.submit(run_block, c, burn_in, rows) for c in range(n_chains)]
-            for job in jobs:
-                job.result()
-            done += burn_in + (rows.stop - rows.start) * schedule.thin
+            sweeps = Sweeps(burn_in, schedule.thin, labels[:, rows], log_joint[:, rows])
+            engine.run(state, sweeps, rngs, pool.map)
+            done += sweeps.total
             if progress is not None:
                 progress(done, schedule.total)
-    return Chains(labels, log_joint, _acceptance(states))
-
-
-def _acceptance(states: list[Any]) -> np.ndarray | None:
-    if not isinstance(states[0], _DensityState):
-        return None
-    return np.array([state.moves[0] / state.moves[1] for state in states])
+    return Chains(labels, log_joint, engine.acceptance(state))
 
 
 class _Proposals(NamedTuple):
@@ -959,9 +559,8 @@ def _polish(
     rngs: list[np.random.Generator],
 ) -> _Proposals:
     labels, log_p = np.empty_like(state.labels), np.empty_like(state.log_p)
-    for chain, rng in enumerate(rngs):
-        start = engine.start(state.labels[chain], rng)
-        engine.run(start, n_sweeps - 1, 1, labels[chain, None], log_p[chain : chain + 1], rng)
+    sweeps = Sweeps(n_sweeps - 1, 1, labels[:, None], log_p[:, None])
+    engine.run(engine.start(state.labels, rngs), sweeps, rngs)
     log_q = state.log_q.copy()
     moved = (labels != state.labels).any(axis=1)
     if moved.any():
