@@ -491,7 +491,8 @@ class Trainer:
 
     def restore(self, found: Checkpoint) -> None:
         """Go back to a training checkpoint of the same architecture."""
-        if found.config != self.run.model or "step" not in found.info:
+        progress = {"step", "rate_factor", "rollbacks", "seconds", "metrics"}
+        if found.config != self.run.model or not progress <= set(found.info):
             raise ValueError(f"Expected a training checkpoint of run {self.run.name!r}'s model")
         self.model.load_state_dict(found.weights)
         if not self.is_finite:
@@ -499,14 +500,17 @@ class Trainer:
         if self.average is not None:
             self.average.load_state_dict(_under("average.", found.state))
         self.optimizer.state.clear()
+        parameters = dict(self.model.named_parameters())
         for key in MOMENTS:
             moments = _under(f"optimizer.{key}.", found.state)
-            for name, parameter in self.model.named_parameters():
-                if name in moments:
-                    value = moments[name].clone()
-                    if key != "step":
-                        value = value.to(parameter.device).view_as(parameter)
-                    self.optimizer.state[parameter][key] = value
+            if set(moments) - set(parameters) or 0 < len(moments) < len(parameters):
+                raise ValueError(f"Expected {key} of all parameters but got {len(moments)}")
+            for name, value in moments.items():
+                where = parameters[name]
+                value = (
+                    value.clone() if key == "step" else value.to(where, copy=True).view_as(where)
+                )
+                self.optimizer.state[where][key] = value
         self.step = int(found.info["step"])
         self.rate_factor = float(found.info["rate_factor"])
         self.rollbacks = int(found.info["rollbacks"])
@@ -680,8 +684,9 @@ def train(
         trainer.save()
         trainer.ship()
     except OSError as error:
-        kept = [path.name for path in checkpoints(trainer.directory)[-1:]]
-        message = f"{error.strerror or error}; the run stops and can be resumed from {kept}"
+        kept = [path.name for path in checkpoints(trainer.directory)]
+        last = f" and can be resumed from {kept[-1]}" if kept else ""
+        message = f"{error.strerror or error}; the run stops{last}"
         raise OSError(error.errno, message, str(directory)) from error
     return trainer.best.eval()
 
