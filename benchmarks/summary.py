@@ -1,0 +1,65 @@
+"""Time of the partition summaries against N and the number of rows.
+
+    python benchmarks/summary.py [--quick]
+
+Draws scatter around one partition of eight clusters: points move with probability 0.15, and two
+pairs of clusters are merged in a part of the draws. CPU seconds on one thread, after compilation.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ncp.summary import credible_ball, point_estimate, similarity
+
+SIZES = [(50, 1_000), (200, 1_000), (1_000, 200), (1_000, 1_000), (5_000, 200)]
+
+
+def draws(rng: np.random.Generator, n_points: int, n_rows: int) -> np.ndarray:
+    truth = rng.integers(8, size=n_points)
+    moved = rng.random((n_rows, n_points)) < 0.15
+    rows = np.where(moved, rng.integers(11, size=(n_rows, n_points)), truth)
+    rows[(rows == 1) & (rng.random((n_rows, 1)) < 0.5)] = 0
+    rows[(rows == 2) & (rng.random((n_rows, 1)) < 0.3)] = 3
+    return rows
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only N <= 200")
+    quick = parser.parse_args().quick
+    rng = np.random.default_rng(0)
+    warm = draws(rng, 20, 10)
+    compile_time = seconds(lambda: (similarity(warm), point_estimate(warm)))
+    print(f"compile or load from cache: {compile_time:.1f} s")
+    print(
+        f"{'N':>6} {'rows':>6} {'similarity':>11} {'VI':>8} {'hits':>6} {'Binder':>8} {'ball':>8}"
+    )
+    for n_points, n_rows in SIZES:
+        if quick and n_points > 200:
+            continue
+        rows = draws(rng, n_points, n_rows)
+        estimate = point_estimate(rows)
+        times = [
+            seconds(lambda rows=rows: similarity(rows)),
+            seconds(lambda rows=rows: point_estimate(rows)),
+            seconds(lambda rows=rows: point_estimate(rows, loss="binder")),
+            seconds(lambda rows=rows, e=estimate: credible_ball(e.labels, rows)),
+        ]
+        hits = f"{estimate.hits}/{estimate.runs}"
+        print(
+            f"{n_points:>6} {n_rows:>6} {times[0]:>11.3f} {times[1]:>8.3f} {hits:>6} "
+            f"{times[2]:>8.3f} {times[3]:>8.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
