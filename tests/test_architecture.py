@@ -14,13 +14,14 @@ ORDER = [
     *("partitions", "priors", "likelihoods", "mixture", "tabular", "networks", "model"),
     *("sampling", "losses", "checkpoint", "training"),
     *("exact", "gibbs", "importance", "summary", "diagnostics"),
-    *("pretrained", "datasets", "plots", "report", "clustering", "estimator", "reproduce", "cli"),
+    *("pretrained", "datasets", "plots", "clustering", "report", "estimator", "reproduce", "cli"),
 ]
 # Methods that hand over to code further down, for the user's convenience; imported when called.
 HANDED_OVER = {
     ("partitions", "importance"),  # samples answer for themselves: samples.reweight(...)
     ("partitions", "summary"),
     ("model", "sampling"),  # model.sample(...)
+    ("clustering", "report"),  # clustering.report(...)
 }
 ORACLES = {"exact", "gibbs", "importance", "summary", "diagnostics"}
 SUBJECTS = {"model", "sampling"}
