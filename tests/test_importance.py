@@ -21,7 +21,10 @@ from ncp.importance import (
     resample_counts,
     reweight,
 )
+from ncp.likelihoods import GaussianKnownVariance
+from ncp.mixture import Mixture
 from ncp.partitions import Partitions, enumerate_partitions
+from ncp.priors import CRP
 
 X = np.array([-3.0, -2.2, -1.0, 0.2, 0.9, 2.0, 3.1, 4.5])
 GOOD_NORMAL = 1.959964
@@ -44,7 +47,7 @@ class Model:
     """A stand-in for a mixture."""
 
     def log_joint(self, x: Any, labels: Any) -> np.ndarray:
-        return log_joint(np.asarray(x), np.asarray(labels))
+        return log_joint(np.ravel(x), np.asarray(labels))
 
 
 class Exact(NamedTuple):
@@ -382,3 +385,16 @@ def test_reweight_refuses_the_wrong_shapes(exact: Exact) -> None:
     draws = Partitions(exact.labels[:3], np.ones(3, dtype=np.int64), np.zeros(3))
     with pytest.raises(ValueError, match="log_q of 3 rows"):
         reweight(draws, Model(), X, log_q=np.zeros(2))
+
+
+def test_reweight_by_a_mixture(exact: Exact, seed: int) -> None:
+    likelihood = GaussianKnownVariance(dim=1, prior_sd=10.0, noise_sd=1.0)
+    mixture = Mixture(CRP(0.7), likelihood)
+    draws = sampled(exact, np.random.default_rng(seed), "wide", 2_000)
+    by_hand, by_mixture = (reweight(draws, m, X[:, None]) for m in (Model(), mixture))
+    assert by_hand.partitions.log_weights is not None
+    assert by_mixture.partitions.log_weights is not None
+    np.testing.assert_allclose(
+        by_mixture.partitions.log_weights, by_hand.partitions.log_weights, atol=1e-9
+    )
+    assert by_mixture.report.verdict == by_hand.report.verdict
