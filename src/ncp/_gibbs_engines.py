@@ -251,7 +251,8 @@ class StatisticsEngine(Engine):
 
     def _log_joint(self, sizes: np.ndarray, sums: np.ndarray) -> np.ndarray:
         prior = [self.tables.log_prob(row[row > 0]) for row in sizes]
-        return np.add(prior, np.where(sizes > 0, self._log_marginal(sums), 0.0).sum(axis=1))
+        marginal = np.where(sizes > 0, self._log_marginal(sums), 0.0)
+        return np.asarray(prior + marginal.sum(axis=1))
 
 
 def collapsed_engine(x: np.ndarray, mixture: Mixture) -> Engine:
