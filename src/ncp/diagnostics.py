@@ -42,6 +42,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ncp.exact import last_conditional, posterior
@@ -67,9 +68,9 @@ class SampleMany(Protocol):
 class Draws(NamedTuple):
     """Posterior draws of one data set: distinct rows, normalised weights, log q if known."""
 
-    labels: np.ndarray  # (U, N)
-    weights: np.ndarray  # (U,)
-    log_q: np.ndarray | None = None  # (U,)
+    labels: Int64[np.ndarray, "rows points"]
+    weights: Float64[np.ndarray, " rows"]
+    log_q: Float64[np.ndarray, " rows"] | None = None
 
 
 def as_draws(result: Any) -> Draws:
@@ -82,7 +83,7 @@ def as_draws(result: Any) -> Draws:
     if isinstance(result, Partitions):
         return Draws(result.labels, result.weights, result.log_q)
     labels, weights, *rest = result
-    labels, weights = np.asarray(labels), np.asarray(weights, dtype=np.float64)
+    labels, weights = np.asarray(labels, dtype=np.int64), np.asarray(weights, dtype=np.float64)
     if labels.ndim != 2 or weights.shape != labels.shape[:1] or not len(labels):
         raise ValueError(
             "Expected labels of shape (U, N) and weights of shape (U,) "
@@ -142,7 +143,7 @@ def simulate(
         x.extend(batch.x)
         labels.extend(batch.labels.numpy())
         draws.extend(as_draws(one) for one in result)
-        _tell(progress, "drawing posterior samples", start + size, n_datasets)
+        _tell(progress, f"{n_samples} samples a data set", start + size, n_datasets)
     return Simulation(tuple(x), tuple(labels), tuple(draws), n_samples)
 
 
@@ -154,7 +155,7 @@ class RankTest:
     """Randomised ranks u of one statistic, uniform on (0, 1) if the posterior is right."""
 
     name: str
-    u: np.ndarray  # (D,)
+    u: Float64[np.ndarray, " datasets"]
     chi_square_p: float
     ecdf_p: float
     level: float = LEVEL
@@ -242,7 +243,9 @@ def _rank(values: np.ndarray, weights: np.ndarray, n_samples: int, v: float) -> 
     return float((less + v * (equal + 1)) / (n_samples + 1))
 
 
-def rank_test(name: str, u: np.ndarray, n_bins: int = 20, level: float = LEVEL) -> RankTest:
+def rank_test(
+    name: str, u: Float64[np.ndarray, " datasets"], n_bins: int = 20, level: float = LEVEL
+) -> RankTest:
     """Test that u (D,) is uniform, by chi-square and by the ECDF band.
 
     Example:
@@ -259,9 +262,9 @@ def rank_test(name: str, u: np.ndarray, n_bins: int = 20, level: float = LEVEL) 
 class Band(NamedTuple):
     """Where the ECDF of uniform numbers stays, at all grid points at once."""
 
-    grid: np.ndarray  # (Z,)
-    lower: np.ndarray  # (Z,)
-    upper: np.ndarray  # (Z,)
+    grid: Float64[np.ndarray, " grid"]
+    lower: Float64[np.ndarray, " grid"]
+    upper: Float64[np.ndarray, " grid"]
 
 
 def ecdf_band(n: int, coverage: float = 0.95) -> Band:
@@ -284,7 +287,7 @@ def ecdf_band(n: int, coverage: float = 0.95) -> Band:
     return Band(grid, np.asarray(lower) / n, np.asarray(upper) / n)
 
 
-def ecdf_p_value(u: np.ndarray) -> float:
+def ecdf_p_value(u: Float64[np.ndarray, " datasets"]) -> float:
     """How probable it is that the ECDF of uniform numbers leaves a band as wide as u needs."""
     n = len(u)
     below = np.searchsorted(np.sort(u), _grid(n), side="right")
@@ -323,11 +326,11 @@ def _null_tails(n: int, n_simulations: int = 10_000) -> np.ndarray:
 class Reliability:
     """Said and seen frequencies of sharing a cluster, by bins of the said probability."""
 
-    predicted: np.ndarray  # (bins,), NaN where a bin is empty
-    observed: np.ndarray  # (bins,)
-    counts: np.ndarray  # (bins,)
-    lower: np.ndarray  # (bins,): where `observed` is 95 times in 100 if the posterior is right
-    upper: np.ndarray  # (bins,)
+    predicted: Float64[np.ndarray, " bins"]  # NaN where a bin is empty
+    observed: Float64[np.ndarray, " bins"]
+    counts: Int64[np.ndarray, " bins"]
+    lower: Float64[np.ndarray, " bins"]  # a right posterior's `observed` is between these two
+    upper: Float64[np.ndarray, " bins"]  # 95 times in 100
     error: float  # expected calibration error
     noise: float  # the error that a right posterior exceeds once in a hundred
     p_value: float
@@ -401,8 +404,8 @@ def reliability(
 class GewekeResult:
     """The number of clusters under the prior and after rounds of x | c and c | x."""
 
-    prior: np.ndarray  # frequencies of K = 1, 2, ...
-    after: np.ndarray
+    prior: Float64[np.ndarray, " k"]  # frequencies of K = 1, 2, ...
+    after: Float64[np.ndarray, " k"]
     chi_square_p: float
     mean_p: float
     level: float = LEVEL
@@ -506,7 +509,7 @@ def _pool(table: np.ndarray, smallest: float) -> np.ndarray:
 class Discrepancies:
     """Distances between q and the truth over many data sets, and the mean that still passes."""
 
-    values: np.ndarray  # (D,)
+    values: Float64[np.ndarray, " datasets"]
     max_mean: float
     max_p95: float = np.inf
 
@@ -632,8 +635,8 @@ def last_point_tv(
 class PermutationSpread:
     """How much q(c | x) changes with the order of the points; a posterior does not."""
 
-    variance: np.ndarray  # (D,): of log q over orders
-    relative: np.ndarray  # (D,): sd of q over orders, divided by its mean
+    variance: Float64[np.ndarray, " datasets"]  # of log q over orders
+    relative: Float64[np.ndarray, " datasets"]  # sd of q over orders, divided by its mean
     max_median: float
 
     @property
@@ -689,7 +692,7 @@ def permutation_spread(
 class Efficiency:
     """Effective sample sizes of importance weights, as fractions of the number of samples."""
 
-    fractions: np.ndarray  # (D,)
+    fractions: Float64[np.ndarray, " datasets"]
     n_samples: int
     min_median: float
 
@@ -739,7 +742,7 @@ def point_estimate_ari(
     simulation: Simulation,
     estimate: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
     progress: Progress | None = None,
-) -> np.ndarray:
+) -> Float64[np.ndarray, " datasets"]:
     """Adjusted Rand index of a point estimate against the truth, for every data set, (D,).
 
     Args:
@@ -766,7 +769,7 @@ def nll_per_point(
     n_points: int = 50,
     seed: int = 0,
     progress: Progress | None = None,
-) -> np.ndarray:
+) -> Float64[np.ndarray, " datasets"]:
     """-log q(c* | x) / N of the true partition, for every data set, (D,)."""
     generator = torch.Generator().manual_seed(_seeds(seed, 1)[0])
     batch = mixture.sample(n_datasets, n_points, generator=generator)
