@@ -21,23 +21,22 @@ prefixes of each sequence (beam search).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ncp.partitions import Partitions, canonical, check_labels, random_orders
-
-if TYPE_CHECKING:
-    from ncp.model import NCP, Folded, Points
+from ncp.model import NCP, Folded, Points, widest
+from ncp.partitions import Partitions, bell_number, canonical, check_labels, random_orders
 
 CHUNK = 8192  # candidates evaluated at once: small enough for the cache
 BLOCK_SAMPLES = 131_072  # samples whose prefixes are held at once
-BLOCK_POSITIONS = 4_000_000  # sequences times their length held at once
+BLOCK_POSITIONS = 16_777_216  # the same, times the length of their sequences
 
 Progress = Callable[[int, int], None]
 
@@ -47,28 +46,25 @@ class Children(NamedTuple):
 
     parent: Int[Tensor, " rows"]
     choice: Int[Tensor, " rows"]  # the cluster that the parent's next point joins
-    count: Int[Tensor, " rows"]
-    log_q: Float64[Tensor, " rows"]
+    counts: Int[Tensor, " rows"]
+    log_q: Float[Tensor, " rows"]
 
 
-# scores (rows, K) of each row's candidates, counts, log_q and sequence of each row -> children
-Policy = Callable[
-    [Float64[Tensor, "rows K"], Int[Tensor, " rows"], Float64[Tensor, " rows"], Int[Tensor, " rows"]],
-    Children,
-]
+# log-probabilities (rows, K) of each row's candidates, then counts, log_q and sequence (rows,)
+Policy = Callable[[Tensor, Tensor, Tensor, Tensor], Children]
 
 
 def split_counts(generator: torch.Generator) -> Policy:
     """Each sample of a row chooses its child independently: one multinomial draw per row."""
 
-    def policy(scores: Tensor, count: Tensor, log_q: Tensor, _: Tensor) -> Children:
+    def policy(scores: Tensor, counts: Tensor, log_q: Tensor, _: Tensor) -> Children:
         n_slots = scores.shape[1]
         cumulative = scores.exp().cumsum(1)
         cumulative /= cumulative[:, -1:].clone()
-        row = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
-        uniform = torch.rand(len(row), dtype=torch.float64, generator=generator).to(count.device)
+        row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+        uniform = torch.rand(len(row), dtype=scores.dtype, generator=generator).to(row.device)
         choice = (uniform[:, None] >= cumulative[row]).sum(1)
-        tally = torch.bincount(row * n_slots + choice, minlength=len(count) * n_slots)
+        tally = torch.bincount(row * n_slots + choice, minlength=len(counts) * n_slots)
         child = tally.nonzero()[:, 0]
         parent, choice = child // n_slots, child % n_slots
         return Children(parent, choice, tally[child], log_q[parent] + scores[parent, choice])
@@ -79,7 +75,7 @@ def split_counts(generator: torch.Generator) -> Policy:
 def keep_best(beam: int) -> Policy:
     """The `beam` most probable prefixes of each sequence."""
 
-    def policy(scores: Tensor, count: Tensor, log_q: Tensor, sequence: Tensor) -> Children:
+    def policy(scores: Tensor, counts: Tensor, log_q: Tensor, sequence: Tensor) -> Children:
         n_slots = scores.shape[1]
         total = (log_q[:, None] + scores).view(-1)
         possible = total.isfinite().nonzero()[:, 0]
@@ -89,7 +85,7 @@ def keep_best(beam: int) -> Policy:
         rank = torch.arange(len(best), device=best.device) - torch.searchsorted(owner, owner)
         child = best[rank < beam].sort().values
         parent = child // n_slots
-        return Children(parent, child % n_slots, count[parent], total[child])
+        return Children(parent, child % n_slots, counts[parent], total[child])
 
     return policy
 
@@ -102,6 +98,7 @@ class _Sequences:
     index: Int[Tensor, "sequences N"]  # the point at each position, anything past the length
     lengths: Int[Tensor, " sequences"]
     counts: Int[Tensor, " sequences"]  # samples wanted of each
+    unassigned: Float[Tensor, "sequences width"]  # V_Q times the sum of q over all points
 
 
 @dataclass
@@ -110,8 +107,8 @@ class _Tree:
 
     # rows: distinct prefixes, ordered by sequence
     sequence: Tensor  # (rows,)
-    count: Tensor  # (rows,)
-    log_q: Tensor  # (rows,) float64
+    counts: Tensor  # (rows,)
+    log_q: Tensor  # (rows,) as precise as the device allows
     k: Tensor  # (rows,) number of clusters
     total: Tensor  # (rows, width) S: the sum of ĝ over the row's clusters
     refs: Tensor  # (rows, K) references into the arena; anything from k on
@@ -124,9 +121,9 @@ class _Tree:
     choices: list[Tensor] = field(default_factory=list)
 
     def cut(self, n_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Take off the rows from `n_rows` on; returns their sequence, count and log q."""
-        ended = self.sequence[n_rows:], self.count[n_rows:], self.log_q[n_rows:]
-        for name in ("sequence", "count", "log_q", "k", "total", "refs"):
+        """Take off the rows from `n_rows` on; returns their sequence, counts and log q."""
+        ended = self.sequence[n_rows:], self.counts[n_rows:], self.log_q[n_rows:]
+        for name in ("sequence", "counts", "log_q", "k", "total", "refs"):
             setattr(self, name, getattr(self, name)[:n_rows])
         return ended
 
@@ -144,8 +141,8 @@ class Drawn(NamedTuple):
 
     sequence: Int[Tensor, " rows"]
     labels: Int[Tensor, "rows N"]
-    count: Int[Tensor, " rows"]
-    log_q: Float64[Tensor, " rows"]
+    counts: Int[Tensor, " rows"]
+    log_q: Float[Tensor, " rows"]
 
 
 class TreeSampler:
@@ -161,8 +158,7 @@ class TreeSampler:
         tree = self._plant(sequences)
         lengths = sequences.lengths.tolist()
         n_max, active = lengths[0], len(lengths)
-        assigned = torch.zeros_like(sequences.points.q[sequences.index[:, 0]], dtype=torch.float64)
-        everything = self._sum_of_q(sequences)
+        unassigned = sequences.unassigned.clone()
         finished: list[tuple[tuple[Tensor, Tensor, Tensor], int]] = []  # rows, their length
         for n in range(n_max):
             while active and lengths[active - 1] == n:
@@ -171,10 +167,9 @@ class TreeSampler:
             if n_rows < len(tree.sequence):
                 finished.append((tree.cut(n_rows), n))
             point = sequences.index[:active, n]
-            assigned[:active] += sequences.points.q[point]
+            unassigned[:active] -= sequences.points.q[point]
             if n > 0:
-                base = (everything[:active] - assigned[:active]).to(self.model.dtype)
-                base += sequences.points.static[point]
+                base = unassigned[:active].to(self.model.dtype) + sequences.points.static[point]
                 self._grow(tree, sequences.points.u[point], base, policy)
                 tick(active)
         finished.append((tree.cut(0), n_max))
@@ -188,8 +183,8 @@ class TreeSampler:
         g_hat = self._value(self._embed(u), self.folded.w_g, self.folded.b_g)
         return _Tree(
             sequence=ids,
-            count=sequences.counts,
-            log_q=torch.zeros(n_sequences, dtype=torch.float64, device=device),
+            counts=sequences.counts,
+            log_q=torch.zeros(n_sequences, dtype=widest(device), device=device),
             k=torch.ones_like(ids),
             total=g_hat,
             refs=ids[:, None].clone(),
@@ -202,7 +197,7 @@ class TreeSampler:
         """Assign the next point of every row: score, let the policy choose, rebuild the state."""
         grown = self._join(tree, u_n)
         refs, scores = self._score(tree, grown.change, base)
-        children = policy(scores, tree.count, tree.log_q, tree.sequence)
+        children = policy(scores, tree.counts, tree.log_q, tree.sequence)
         tree.parents.append(children.parent.to(torch.int32))
         tree.choices.append(children.choice.to(torch.int32))
         parent, choice = children.parent, children.choice
@@ -213,7 +208,7 @@ class TreeSampler:
         old = torch.cat([tree.g_hat, tree.g_hat.new_zeros(len(u_n), tree.g_hat.shape[1])])
         tree.total = tree.total[parent] + (grown.g_hat - old)[joined]
         tree.k = tree.k[parent] + (choice == tree.k[parent])
-        tree.count, tree.log_q = children.count, children.log_q
+        tree.counts, tree.log_q = children.counts, children.log_q
         tree.sequence = tree.sequence[parent]
         # References now run over [old arena, grown arena]; then only what is used is kept.
         width = int(tree.k.max())
@@ -244,7 +239,7 @@ class TreeSampler:
 
     def _score(
         self, tree: _Tree, change: Tensor, base: Tensor
-    ) -> tuple[Int[Tensor, "rows K"], Float64[Tensor, "rows K"]]:
+    ) -> tuple[Int[Tensor, "rows K"], Float[Tensor, "rows K"]]:
         """Log-probabilities of each row's candidates, and which grown cluster each stands for."""
         n_rows, n_slots = len(tree.k), int(tree.k.max()) + 1
         slots = torch.arange(n_slots, device=tree.k.device)
@@ -257,34 +252,23 @@ class TreeSampler:
         logits = torch.cat(
             [
                 self.model.logit(start.index_select(0, r).add_(change.index_select(0, c)))
-                for r, c in zip(row.split(CHUNK), ref.split(CHUNK), strict=True)
+                for r, c in zip(torch.split(row, CHUNK), torch.split(ref, CHUNK), strict=True)
             ]
         )
         self.n_logit += len(logits)
-        scores = torch.full((n_rows, n_slots), -torch.inf, dtype=torch.float64, device=row.device)
-        scores[row, slot] = logits.double()
+        scores = logits.new_full((n_rows, n_slots), -torch.inf, dtype=widest(row.device))
+        scores[row, slot] = logits.to(scores.dtype)
         return refs, scores.log_softmax(1)
 
     def _embed(self, u: Float[Tensor, "clusters width"]) -> Float[Tensor, "clusters width"]:
         self.n_embed += len(u)
-        return torch.cat([self.model.embed(part + self.folded.b_u) for part in u.split(CHUNK)])
+        return torch.cat(
+            [self.model.embed(part + self.folded.b_u) for part in torch.split(u, CHUNK)]
+        )
 
     @staticmethod
     def _value(inner: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.addmm(bias, inner, weight.T)
-
-    @staticmethod
-    def _sum_of_q(sequences: _Sequences) -> Float64[Tensor, "sequences width"]:
-        """The sum over each sequence's points, point by point so that no big table is made."""
-        total = torch.zeros(
-            (len(sequences.lengths), sequences.points.q.shape[1]),
-            dtype=torch.float64,
-            device=sequences.index.device,
-        )
-        for n in range(int(sequences.lengths[0])):
-            active = int((sequences.lengths > n).sum())
-            total[:active] += sequences.points.q[sequences.index[:active, n]]
-        return total
 
 
 def _read_labels(
@@ -292,7 +276,7 @@ def _read_labels(
 ) -> Drawn:
     """Walk back from the final rows of every sequence; the longest sequences come first."""
     waiting = finished[::-1]
-    sequence, count, log_q = (torch.cat([rows[i] for rows, _ in waiting]) for i in range(3))
+    sequence, counts, log_q = (torch.cat([rows[i] for rows, _ in waiting]) for i in range(3))
     labels = torch.zeros(len(sequence), n_max, dtype=torch.int64, device=sequence.device)
     where = torch.zeros(0, dtype=torch.long, device=sequence.device)
     for n in range(n_max, 1, -1):
@@ -304,7 +288,7 @@ def _read_labels(
             where = torch.cat([where, torch.arange(end - ended, end, device=where.device)])
         labels[: len(where), n - 1] = choices[where].long()
         where = parents[where].long()
-    return Drawn(sequence, labels, count, log_q)
+    return Drawn(sequence, labels, counts, log_q)
 
 
 # -- the public functions -----------------------------------------------------------------------
@@ -346,26 +330,42 @@ def sample_many(
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> list[Partitions]:
-    """Samples for many data sets of any sizes at once; arguments as for `sample`."""
+    """Samples for many data sets of any sizes at once; arguments as for `sample`.
+
+    >>> from ncp.model import NCPConfig
+    >>> model = NCP(NCPConfig(event_shape=1))
+    >>> many = sample_many(model, [[[0.0], [1.0]], [[3.0]]], n_samples=10, seed=0)
+    >>> [one.labels.shape[1] for one in many]
+    [2, 1]
+    """
+    xs = list(xs)
     data = [model.check_points(x) for x in xs]
+    sizes = [len(x) for x in data]
     n_orders = _check_orders(n_samples, orders)
+    _check_memory(sum(min(n_samples, bell_number(min(n, 30))) * n for n in sizes))
     generator = torch.Generator()
     if seed is None:
         generator.seed()
     else:
-        generator.manual_seed(seed)
-    shares = _shares(n_samples, n_orders)
+        generator.manual_seed(int(seed))
+    pieces = [_pieces(d, n, n_samples, n_orders) for d, n in enumerate(sizes)]
+    counter = _Counter(sum(n * len(p.counts) for n, p in zip(sizes, pieces, strict=True)), progress)
+    given = orders == 1
+    own = n_orders == n_samples  # no order has two pieces: draw them when they are needed
+    tables = [] if given or own else [random_orders(n_orders, n, generator) for n in sizes]
+
+    def orders_of(d: int, which: np.ndarray) -> Int[Tensor, "sequences N"]:
+        if given:
+            return torch.arange(sizes[d]).expand(len(which), -1)
+        return random_orders(len(which), sizes[d], generator) if own else tables[d][which]
+
     results: list[list[_Rows]] = [[] for _ in data]
-    counter = _Counter(sum(len(x) for x in data) * len(shares), progress)
     sampler = TreeSampler(model)
-    for block in _blocks([len(x) for x in data], shares):
-        drawn_orders = {
-            d: _orders_for(orders, count, len(data[d]), generator) for d, count in block
-        }
-        _run_block(sampler, data, block, drawn_orders, split_counts(generator), counter, results)
+    for block in _blocks(sizes, pieces):
+        _run_block(sampler, data, block, orders_of, split_counts(generator), counter, results)
     counter.finish()
-    merge = orders == 1 and len(shares) > 1
-    return [_collect(rows, x, merge) for rows, x in zip(results, xs, strict=True)]
+    split = [len(p.counts) > n_orders for p in pieces]
+    return [_collect(*one) for one in zip(results, xs, split, strict=True)]
 
 
 @torch.no_grad()
@@ -376,24 +376,33 @@ def beam_search(model: NCP, x: Any, beam: int = 32) -> Partitions:
         model: A trained network.
         x: One data set, `(N, *event_shape)`.
         beam: Prefixes kept at each step, and partitions returned (fewer if there are fewer).
+
+    >>> from ncp.model import NCPConfig
+    >>> len(beam_search(NCP(NCPConfig(event_shape=1)), [[0.0], [1.0], [5.0]], beam=100))
+    5
     """
-    if beam < 1:
-        raise ValueError(f"Expected beam >= 1 but got {beam}")
+    if isinstance(beam, bool) or not isinstance(beam, int | np.integer) or beam < 1:
+        raise ValueError(f"Expected beam to be an integer >= 1 but got {beam!r}")
     data = [model.check_points(x)]
+    n = len(data[0])
+    _check_memory(min(int(beam), bell_number(min(n, 30))) * n)
     results: list[list[_Rows]] = [[]]
-    order = torch.arange(len(data[0]), device=model.device)[None]
-    block = [(0, np.array([1]))]
+    block = [_Pieces(0, np.array([0]), np.array([1]))]
     _run_block(
-        TreeSampler(model), data, block, {0: order}, keep_best(beam), _Counter(0, None), results
+        TreeSampler(model),
+        data,
+        block,
+        lambda d, which: torch.arange(n)[None],
+        keep_best(int(beam)),
+        _Counter(0, None),
+        results,
     )
     found = _collect(results[0], x)
     return found[np.argsort(-found.log_q, kind="stable")]
 
 
 @torch.no_grad()
-def assign(
-    model: NCP, x_new: Any, x: Any, labels: Any
-) -> Float64[Tensor, "M K"]:
+def assign(model: NCP, x_new: Any, x: Any, labels: Any) -> Float[Tensor, "M K"]:
     """Probabilities of new points joining each cluster of a given partition, or a new one.
 
     Each new point is scored on its own, as the last one after the N given points:
@@ -406,6 +415,10 @@ def assign(
 
     Returns:
         `(M, K + 1)` probabilities; the last column is "a new cluster".
+
+    >>> from ncp.model import NCPConfig
+    >>> assign(NCP(NCPConfig(event_shape=1)), [[2.0]], [[0.0], [1.0], [5.0]], [0, 0, 1]).shape
+    torch.Size([1, 3])
     """
     points, new = model.check_points(x), model.check_points(x_new)
     label = check_labels(labels, len(points)).to(model.device)
@@ -415,19 +428,19 @@ def assign(
     folded = sampler.folded
     n_clusters = int(label.max()) + 1
     encoded = _encode(model, points, folded)
-    u = torch.zeros(n_clusters + 1, encoded.u.shape[1], dtype=torch.float64, device=model.device)
-    u = u.index_add(0, label, encoded.u.double()).to(model.dtype)  # the last row: a new cluster
+    u = encoded.u.new_zeros(n_clusters + 1, encoded.u.shape[1], dtype=widest(model.device))
+    u = u.index_add(0, label, encoded.u.to(u.dtype)).to(model.dtype)  # the last: a new cluster
     g_hat = torch.addmm(folded.b_g, sampler._embed(u[:-1]), folded.w_g.T)
     g_hat = torch.cat([g_hat, torch.zeros_like(g_hat[:1])])
     total = g_hat.sum(0)
     probabilities = []
-    for part in new.split(max(1, CHUNK // (n_clusters + 1))):
+    for part in torch.split(new, max(1, CHUNK // (n_clusters + 1))):
         joining = model.encode(part, folded)
         inner = sampler._embed((u + joining.u[:, None]).flatten(0, 1))
         y = torch.addmm(folded.b_join, inner, folded.w_join.T).view(len(part), n_clusters + 1, -1)
         y += total - g_hat + joining.static[:, None]
         logits = model.logit(y.flatten(0, 1)).view(len(part), n_clusters + 1)
-        probabilities.append(logits.double().softmax(1))
+        probabilities.append(logits.to(widest(logits.device)).softmax(1))
     return torch.cat(probabilities)
 
 
@@ -437,9 +450,18 @@ def assign(
 class _Rows(NamedTuple):
     """Final rows of one data set, in the caller's order of points."""
 
+    order: Tensor  # which of the data set's orders a row was drawn in
     labels: Tensor
-    count: Tensor
+    counts: Tensor
     log_q: Tensor
+
+
+class _Pieces(NamedTuple):
+    """Sequences of one data set: which of its orders each follows, and how many samples of it."""
+
+    data_set: int
+    orders: np.ndarray
+    counts: np.ndarray
 
 
 class _Counter:
@@ -468,112 +490,124 @@ def _check_orders(n_samples: int, orders: int | str) -> int:
     return min(int(orders), int(n_samples))
 
 
-def _orders_for(
-    orders: int | str, counts: np.ndarray, n_points: int, generator: torch.Generator
-) -> Int[Tensor, "orders N"]:
-    if orders == 1:
-        return torch.arange(n_points).expand(len(counts), n_points)
-    return random_orders(len(counts), n_points, generator)
+def _check_memory(n_labels: int) -> None:
+    """Refuse a call whose result would not fit, before any work is done."""
+    needed, available = 2 * 8 * n_labels, _physical_memory()
+    if needed > available:
+        raise ValueError(
+            f"Expected samples that fit in {available / 2**30:.1f} GiB of memory but the request "
+            f"may need {needed / 2**30:.1f} GiB; ask for fewer samples or points at a time"
+        )
 
 
-def _shares(n_samples: int, n_orders: int) -> Int[np.ndarray, " parts"]:
-    """The samples of each order, none above what a block holds."""
-    parts = max(n_orders, -(-n_samples // BLOCK_SAMPLES))
-    return n_samples // parts + (np.arange(parts) < n_samples % parts)
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return 2**34
 
 
-def _blocks(
-    sizes: list[int], shares: Int[np.ndarray, " parts"]
-) -> list[list[tuple[int, np.ndarray]]]:
-    """Split the work so that the rows and positions of a block fit in memory.
+def _pieces(d: int, n_points: int, n_samples: int, n_orders: int) -> _Pieces:
+    """The samples of each order, in pieces that fit in a block."""
+    limit = max(1, min(BLOCK_SAMPLES, BLOCK_POSITIONS // n_points))
+    shares = n_samples // n_orders + (np.arange(n_orders) < n_samples % n_orders)
+    parts = -(-shares // limit)
+    orders = np.repeat(np.arange(n_orders), parts)
+    nth = np.arange(len(orders)) - np.repeat(parts.cumsum() - parts, parts)
+    counts = shares[orders] // parts[orders] + (nth < shares[orders] % parts[orders])
+    return _Pieces(d, orders, counts)
 
-    Returns blocks of (data set, samples of each of its orders); a data set may be in several.
+
+def _blocks(sizes: list[int], pieces: list[_Pieces]) -> list[list[_Pieces]]:
+    """Split the work so that the rows of a block fit in memory.
+
+    A data set may be in several blocks, but only once in each.
     """
-    blocks: list[list[tuple[int, np.ndarray]]] = [[]]
+    blocks: list[list[_Pieces]] = [[]]
     samples = positions = 0
-    for d, n in enumerate(sizes):
-        at = 0
-        while at < len(shares):
-            room = (BLOCK_POSITIONS - positions) // n
-            fits = np.searchsorted(np.cumsum(shares[at:]), BLOCK_SAMPLES - samples, "right")
-            take = int(min(room, fits))
-            if take < 1 and blocks[-1]:
+    for n, (d, orders, counts) in zip(sizes, pieces, strict=True):
+        at, done = 0, np.concatenate([[0], counts.cumsum()])
+        while at < len(counts):
+            room = min(BLOCK_SAMPLES - samples, (BLOCK_POSITIONS - positions) // n)
+            end = int(np.searchsorted(done, done[at] + room, "right")) - 1
+            if end <= at and blocks[-1]:
                 blocks.append([])
                 samples = positions = 0
                 continue
-            part = shares[at : at + max(1, take)]
-            blocks[-1].append((d, part))
-            samples, positions = samples + int(part.sum()), positions + n * len(part)
-            at += len(part)
-    return blocks
+            end = max(end, at + 1)
+            blocks[-1].append(_Pieces(d, orders[at:end], counts[at:end]))
+            taken = int(done[end] - done[at])
+            samples, positions, at = samples + taken, positions + n * taken, end
+    return [block for block in blocks if block]
 
 
 def _encode(model: NCP, x: Tensor, folded: Folded) -> Points:
-    parts = [model.encode(part, folded) for part in x.split(CHUNK)]
-    return type(parts[0])(*(torch.cat(tables) for tables in zip(*parts, strict=True)))
+    parts = [model.encode(part, folded) for part in torch.split(x, CHUNK)]
+    return Points(*(torch.cat(tables) for tables in zip(*parts, strict=True)))
 
 
 def _run_block(
     sampler: TreeSampler,
     data: list[Tensor],
-    block: list[tuple[int, np.ndarray]],
-    orders: dict[int, Tensor],
+    block: list[_Pieces],
+    orders_of: Callable[[int, np.ndarray], Tensor],
     policy: Policy,
     counter: _Counter,
     results: list[list[_Rows]],
 ) -> None:
     """Run the sequences of a block and file the rows under their data sets."""
-    model = sampler.model
-    members = sorted(block, key=lambda member: -len(data[member[0]]))
-    n_max = len(data[members[0][0]])
-    offset = 0
-    index, lengths, counts, owner, order_rows = [], [], [], [], []
-    for d, count in members:
-        order = orders[d].to(model.device)
-        index.append(torch.nn.functional.pad(order + offset, (0, n_max - order.shape[1])))
-        order_rows.append(torch.nn.functional.pad(order, (0, n_max - order.shape[1])))
-        lengths += [len(data[d])] * len(order)
-        owner += [d] * len(order)
-        counts.append(torch.as_tensor(count, device=model.device))
-        offset += len(data[d])
-    encoded = _encode(model, torch.cat([data[d] for d, _ in members]), sampler.folded)
+    device = sampler.model.device
+    block = sorted(block, key=lambda member: -len(data[member.data_set]))
+    xs = [data[member.data_set] for member in block]
+    sizes = torch.tensor([len(x) for x in xs], device=device)
+    members = torch.tensor([len(member.counts) for member in block], device=device)
+    orders = [orders_of(member.data_set, member.orders).to(device) for member in block]
+    orders = [_pad(order, len(xs[0])) for order in orders]
+    start = (sizes.cumsum(0) - sizes).tolist()
+    encoded = _encode(sampler.model, torch.cat(xs), sampler.folded)
+    total = encoded.q.new_zeros(len(xs), encoded.q.shape[1], dtype=widest(device))
+    total.index_add_(0, torch.repeat_interleave(sizes), encoded.q.to(total.dtype))
     sequences = _Sequences(
         encoded,
-        torch.cat(index),
-        torch.tensor(lengths, device=model.device),
-        torch.cat(counts),
+        index=torch.cat([order + first for order, first in zip(orders, start, strict=True)]),
+        lengths=torch.repeat_interleave(sizes, members),
+        counts=torch.as_tensor(np.concatenate([member.counts for member in block]), device=device),
+        unassigned=torch.repeat_interleave(total, members, 0),
     )
     drawn = sampler.run(sequences, policy, counter)
-    order = torch.cat(order_rows)
-    ends = torch.searchsorted(drawn.sequence, torch.arange(len(owner), device=model.device), right=True)
-    start = 0
-    for d, last in _runs(owner):
-        end = int(ends[last])
-        n = len(data[d])
-        along = drawn.labels[start:end, :n]
-        row_order = order[drawn.sequence[start:end], :n]
-        labels = canonical(torch.empty_like(along).scatter_(1, row_order, along))
-        results[d].append(_Rows(labels, drawn.count[start:end], drawn.log_q[start:end]))
-        start = end
+    ends = torch.searchsorted(drawn.sequence, members.cumsum(0)).tolist()
+    first_row = first_sequence = 0
+    for member, order, x, end in zip(block, orders, xs, ends, strict=True):
+        along = drawn.labels[first_row:end, : len(x)]
+        which = drawn.sequence[first_row:end] - first_sequence
+        labels = torch.cat(
+            [
+                canonical(torch.empty_like(rows).scatter_(1, order[here, : len(x)], rows))
+                for rows, here in zip(
+                    torch.split(along, CHUNK), torch.split(which, CHUNK), strict=True
+                )
+            ]
+        )
+        names = torch.as_tensor(member.orders, device=device)[which]
+        results[member.data_set].append(
+            _Rows(names, labels, drawn.counts[first_row:end], drawn.log_q[first_row:end])
+        )
+        first_row, first_sequence = end, first_sequence + len(order)
 
 
-def _runs(owner: list[int]) -> list[tuple[int, int]]:
-    """(value, index of its last entry) of each run of equal values."""
-    return [
-        (value, i)
-        for i, value in enumerate(owner)
-        if i + 1 == len(owner) or owner[i + 1] != value
-    ]
+def _pad(rows: Int[Tensor, "rows n"], width: int) -> Int[Tensor, "rows width"]:
+    return torch.nn.functional.pad(rows, (0, width - rows.shape[1]))
 
 
 def _collect(rows: list[_Rows], x: Any, merge: bool = False) -> Partitions:
-    """One result of all blocks; equal rows of one order that several blocks drew are merged."""
-    labels, count, log_q = (
+    """One result of all blocks; equal rows of one order that several pieces drew are merged."""
+    order, labels, counts, log_q = (
         torch.cat(column).cpu().numpy() for column in zip(*rows, strict=True)
     )
     if merge:
-        labels, first, inverse = np.unique(labels, axis=0, return_index=True, return_inverse=True)
-        count = np.bincount(inverse.reshape(-1), weights=count).astype(np.int64)
-        log_q = log_q[first]
+        keys = np.column_stack([order, labels])
+        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        counts = np.bincount(inverse.reshape(-1), weights=counts).astype(np.int64)
+        labels, log_q = labels[first], log_q[first]
     data = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-    return Partitions(labels, count, log_q, x=data)
+    return Partitions(labels, counts, log_q, x=data)
