@@ -1,0 +1,509 @@
+"""The prefix-tree sampler against exp(log q) of all partitions, and against a naive one."""
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import ncp.model
+import ncp.sampling
+from ncp.model import NCP
+from ncp.partitions import Partitions, canonical, enumerate_partitions, random_orders
+from ncp.sampling import TreeSampler
+from tests.test_model import SWITCHES, algorithm_1, random_model
+
+N_SAMPLES = 20_000
+SURPRISE = 1e-4  # a right sampler fails one test in ten thousand seeds
+
+
+def data(n: int, generator: torch.Generator, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(n, 2, generator=generator, dtype=torch.float64)
+
+
+@torch.no_grad()
+def exact(model: NCP, x: Tensor, order: list[int] | None = None) -> np.ndarray:
+    """q of all partitions of x, in the order of `enumerate_partitions`."""
+    log_q = model.log_prob(x, enumerate_partitions(len(x)), order=order)
+    return np.asarray(log_q.exp().numpy())
+
+
+def exact_over_orders(model: NCP, x: Tensor) -> np.ndarray:
+    """The mean of q over all orders of the points."""
+    orders = itertools.permutations(range(len(x)))
+    return np.asarray(np.mean([exact(model, x, list(order)) for order in orders], axis=0))
+
+
+def tally(labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """How often each partition of `enumerate_partitions` occurs."""
+    names = {tuple(row): i for i, row in enumerate(enumerate_partitions(labels.shape[1]).tolist())}
+    found = np.zeros(len(names))
+    for row, count in zip(labels.tolist(), counts, strict=True):
+        found[names[tuple(row)]] += count
+    return found
+
+
+def chi_square(found: np.ndarray, probability: np.ndarray) -> float:
+    """The p-value of counts against probabilities; cells expecting less than five are joined."""
+    expected = found.sum() * probability
+    rare = expected < 5
+    f, e = found[~rare], expected[~rare]
+    if rare.any():
+        f, e = np.append(f, found[rare].sum()), np.append(e, expected[rare].sum())
+    f, e = f[e > 0], e[e > 0]
+    if len(f) < 2:
+        return 1.0
+    return float(stats.chisquare(f, e * f.sum() / e.sum()).pvalue)
+
+
+def agrees(samples: Partitions, probability: np.ndarray) -> bool:
+    return chi_square(tally(samples.labels, samples.counts), probability) > SURPRISE
+
+
+@torch.no_grad()
+def naive_samples(model: NCP, x: Tensor, n_samples: int, seed: int) -> np.ndarray:
+    """Every sample its own walk through Algorithm 1, point by point."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    cache: dict[tuple[int, ...], np.ndarray] = {}
+    for _ in range(n_samples):
+        labels = [0]
+        while len(labels) < len(x):
+            key = tuple(labels)
+            if key not in cache:
+                padded = torch.tensor(labels + [0] * (len(x) - len(labels)))
+                cache[key] = algorithm_1(model, x, padded)[len(labels)].exp().numpy()
+            p = cache[key]
+            labels.append(int(rng.choice(len(p), p=p / p.sum())))
+        rows.append(labels)
+    return np.array(rows)
+
+
+# -- the distribution ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
+def test_one_order_has_the_models_frequencies(
+    separate_q: bool, point_in_f: bool, candidate_in_f: bool, generator: torch.Generator, seed: int
+) -> None:
+    model = random_model(
+        generator, separate_q=separate_q, point_in_f=point_in_f, candidate_in_f=candidate_in_f
+    )
+    x = data(5, generator)
+    samples = model.sample(x, N_SAMPLES, seed=seed)
+    assert samples.n_samples == N_SAMPLES
+    assert agrees(samples, exact(model, x))
+    assert len(np.unique(samples.labels, axis=0)) == len(samples)  # one order: distinct rows
+
+
+def test_the_test_notices_a_wrong_distribution(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator)
+    x = data(5, generator)
+    samples = model.sample(x, N_SAMPLES, seed=seed)
+    assert not agrees(samples, exact(model, x, [4, 3, 2, 1, 0]))
+
+
+def test_each_sample_in_its_own_order(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator)
+    x = data(4, generator)
+    samples = model.sample(x, N_SAMPLES, orders="each", seed=seed)
+    assert samples.n_samples == N_SAMPLES
+    assert len(samples) == N_SAMPLES
+    assert agrees(samples, exact_over_orders(model, x))
+
+
+def test_several_orders_share_the_samples(
+    generator: torch.Generator, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = [[2, 0, 4, 1, 3], [4, 3, 2, 1, 0], [1, 2, 0, 3, 4]]
+    monkeypatch.setattr(ncp.sampling, "random_orders", lambda *_: torch.tensor(orders))
+    model = random_model(generator)
+    x = data(5, generator)
+    samples = model.sample(x, N_SAMPLES, orders=3, seed=seed)
+    assert samples.n_samples == N_SAMPLES
+    assert agrees(samples, np.mean([exact(model, x, order) for order in orders], axis=0))
+    rows = {
+        (tuple(row), round(float(log_q), 9))
+        for order in orders
+        for row, log_q in zip(
+            samples.labels.tolist(),
+            model.log_prob(x, samples.labels, order=order).tolist(),
+            strict=True,
+        )
+    }
+    for row, log_q in zip(samples.labels.tolist(), samples.log_q, strict=True):
+        assert any(
+            (tuple(row), round(float(log_q) + shift, 9)) in rows for shift in (0, 1e-9, -1e-9)
+        )
+
+
+def test_random_orders_are_random(generator: torch.Generator, seed: int) -> None:
+    """Nearly as many orders as samples: over calls, the mean over all orders."""
+    model = random_model(generator)
+    x = data(3, generator)
+    found = np.zeros(5)
+    for i in range(60):
+        many = model.sample(x, 60, orders=59, seed=77 * seed + i)
+        found += tally(many.labels, many.counts)
+    assert chi_square(found, exact_over_orders(model, x)) > SURPRISE
+
+
+def test_sample_many_mixed_sizes(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator)
+    sizes = [5, 1, 4, 2, 5, 3, 2, 1]
+    xs = [data(n, generator) for n in sizes]
+    many = model.sample_many(xs, 5000, seed=seed)
+    assert [one.labels.shape[1] for one in many] == sizes
+    for x, samples in zip(xs, many, strict=True):
+        assert samples.n_samples == 5000
+        assert agrees(samples, exact(model, x))
+        with torch.no_grad():
+            again = model.log_prob(x, samples.labels)
+        np.testing.assert_allclose(samples.log_q, again.numpy(), atol=1e-9)
+    each = model.sample_many(xs, 3000, orders="each", seed=seed)
+    for x, samples in zip(xs[:4], each[:4], strict=True):
+        assert agrees(samples, exact_over_orders(model, x))
+    assert model.sample_many([], 10) == []
+
+
+def test_batch_composition_does_not_change_the_distribution(
+    generator: torch.Generator, seed: int
+) -> None:
+    model = random_model(generator)
+    x, others = data(5, generator), [data(n, generator) for n in (7, 2, 5, 9)]
+    alone = model.sample(x, N_SAMPLES, seed=seed)
+    for place in (0, 2, 4):
+        xs = [*others[:place], x, *others[place:]]
+        among = model.sample_many(xs, N_SAMPLES // 4, seed=seed + place)[place]
+        assert agrees(among, exact(model, x))
+        table = np.stack([tally(s.labels, s.counts) for s in (alone, among)])
+        table = table[:, table.sum(0) >= 20]
+        assert stats.chi2_contingency(table).pvalue > SURPRISE
+
+
+def test_the_naive_sampler_agrees(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator, candidate_in_f=True)
+    x = data(6, generator)
+    naive = naive_samples(model, x, 8000, seed)
+    assert chi_square(tally(naive, np.ones(len(naive))), exact(model, x)) > SURPRISE
+    tree = model.sample(x, 8000, seed=seed)
+    table = np.stack([tally(naive, np.ones(len(naive))), tally(tree.labels, tree.counts)])
+    table = table[:, table.sum(0) >= 20]
+    assert stats.chi2_contingency(table).pvalue > SURPRISE
+
+
+def test_image_model_samples(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator, event_shape=[16, 16], encoder="conv", conv_channels=[2, 3])
+    x = torch.rand(4, 16, 16, generator=generator, dtype=torch.float64)
+    assert agrees(model.sample(x, 5000, seed=seed), exact(model, x))
+
+
+# -- log q ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("n", [1, 2, 30, 300])
+def test_log_q_is_the_likelihoods(
+    n: int, residual: bool, generator: torch.Generator, seed: int
+) -> None:
+    model = random_model(generator, residual=residual, candidate_in_f=True)
+    x = data(n, generator)
+    samples = model.sample(x, 20, seed=seed)
+    with torch.no_grad():
+        again = model.log_prob(x, samples.labels)
+    np.testing.assert_allclose(samples.log_q, again.numpy(), rtol=1e-9, atol=1e-9)
+
+
+def test_log_q_in_the_order_of_the_draw(
+    generator: torch.Generator, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Tensor] = []
+    original = random_orders
+
+    def remember(*arguments: Any) -> Tensor:
+        drawn.append(original(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(ncp.sampling, "random_orders", remember)
+    model = random_model(generator)
+    x = data(12, generator)
+    samples = model.sample(x, 25, orders="each", seed=seed)
+    (orders,) = drawn
+    with torch.no_grad():
+        for order, row, log_q in zip(orders, samples.labels, samples.log_q, strict=True):
+            assert abs(float(model.log_prob(x, row, order=order)) - log_q) < 1e-9
+
+
+def test_single_precision_is_close(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator).float()
+    x = data(100, generator).float()
+    samples = model.sample(x, 50, seed=seed)
+    with torch.no_grad():
+        again = model.log_prob(x, samples.labels)
+    np.testing.assert_allclose(samples.log_q, again.numpy(), rtol=1e-4, atol=1e-3)
+
+
+# -- the calls -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orders", [1, 3, "each"])
+def test_seeds_reproduce(orders: int | str, generator: torch.Generator) -> None:
+    model = random_model(generator)
+    x = data(12, generator)
+    first, second = (model.sample(x, 200, orders=orders, seed=5) for _ in range(2))
+    other = model.sample(x, 200, orders=orders, seed=6)
+    assert (first.labels == second.labels).all()
+    assert (first.log_q == second.log_q).all()
+    assert first.labels.shape != other.labels.shape or (first.labels != other.labels).any()
+    state = torch.get_rng_state()
+    unseeded = [model.sample(x, 200, orders=orders) for _ in range(2)]
+    assert not np.array_equal(unseeded[0].expand(), unseeded[1].expand())
+    assert bool((torch.get_rng_state() == state).all())  # the global state is left alone
+
+
+def test_rows_are_canonical_in_the_callers_order(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator)
+    x = data(15, generator)
+    for orders in (1, 4, "each"):
+        samples = model.sample(x, 100, orders=orders, seed=seed)
+        assert samples.n_samples == 100
+        assert (canonical(samples.labels).numpy() == samples.labels).all()
+
+
+def test_identical_points(generator: torch.Generator, seed: int) -> None:
+    model = random_model(generator)
+    x = torch.ones(5, 2, dtype=torch.float64)
+    assert agrees(model.sample(x, 5000, seed=seed), exact(model, x))
+    single = model.sample(x[:1], 7, seed=seed)
+    assert single.labels.tolist() == [[0]]
+    assert single.counts.tolist() == [7]
+    assert single.log_q.tolist() == [0.0]
+
+
+def test_arrays_of_any_kind(generator: torch.Generator) -> None:
+    model = random_model(generator)
+    values = np.round(data(6, generator, 3.0).numpy())
+    frozen = values.copy()
+    frozen.setflags(write=False)
+    kinds = [values.astype(np.float32), values.astype(np.int64), frozen, np.asfortranarray(values)]
+    kinds += [np.repeat(values, 2, axis=0)[::2], values[::-1].copy()[::-1]]
+    expected = model.sample(values, 50, seed=0).labels
+    for x in [*kinds, values.tolist()]:
+        assert (model.sample(x, 50, seed=0).labels == expected).all()
+
+
+@pytest.mark.parametrize("limits", [(64, 10**9), (10**9, 64 * 5), (1, 1)])
+@pytest.mark.parametrize("orders", [1, 2, "each"])
+def test_blocks_change_nothing_but_memory(
+    limits: tuple[int, int],
+    orders: int | str,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_samples = 40 if limits == (1, 1) else 2000
+    monkeypatch.setattr(ncp.sampling, "BLOCK_SAMPLES", limits[0])
+    monkeypatch.setattr(ncp.sampling, "BLOCK_POSITIONS", limits[1])
+    fixed = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])
+    if orders == 2:
+        monkeypatch.setattr(ncp.sampling, "random_orders", lambda *_: fixed)
+    model = random_model(generator)
+    xs = [data(4, generator) for _ in range(2)]
+    for x, samples in zip(xs, model.sample_many(xs, n_samples, orders=orders, seed=1), strict=True):
+        assert samples.n_samples == n_samples
+        if orders == "each":
+            expected = exact_over_orders(model, x)
+        else:
+            expected = np.mean([exact(model, x, o) for o in fixed[:orders].tolist()], axis=0)
+            keys = np.column_stack([samples.labels, np.round(samples.log_q, 8)])
+            assert len(np.unique(keys, axis=0)) == len(samples)  # equal rows are merged
+        assert agrees(samples, expected)
+
+
+def test_progress_counts_to_the_end(generator: torch.Generator) -> None:
+    model = random_model(generator)
+    seen: list[tuple[int, int]] = []
+    model.sample_many(
+        [data(6, generator), data(3, generator)],
+        10,
+        orders=2,
+        seed=0,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    done = [d for d, _ in seen]
+    assert done == sorted(done)
+    assert seen[-1] == (18, 18)
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True])
+def test_bad_numbers_are_refused(wrong: int, generator: torch.Generator) -> None:
+    model = random_model(generator)
+    x = data(3, generator)
+    with pytest.raises(ValueError, match="n_samples"):
+        ncp.sampling.sample(model, x, wrong)
+    with pytest.raises(ValueError, match="orders"):
+        ncp.sampling.sample(model, x, 10, orders=wrong)
+    with pytest.raises(ValueError, match="orders"):
+        ncp.sampling.sample(model, x, 10, orders="all")
+    with pytest.raises(ValueError, match="beam"):
+        ncp.sampling.beam_search(model, x, wrong)
+
+
+def test_absurd_requests_are_refused_before_work_starts(generator: torch.Generator) -> None:
+    model = random_model(generator)
+
+    def never(*_: object) -> None:
+        raise AssertionError("work has started")
+
+    for call in (
+        lambda: model.sample(data(50, generator), 10**12, progress=never),
+        lambda: model.sample_many([data(50, generator)] * 2, 10**12, orders="each", progress=never),
+        lambda: model.map(data(50, generator), beam=10**12),
+    ):
+        with pytest.raises(ValueError, match="GiB of memory"):
+            call()
+
+
+# -- beam search and assignment ------------------------------------------------------------------
+
+
+def test_a_wide_beam_finds_the_top_partitions(generator: torch.Generator) -> None:
+    model = random_model(generator)
+    x = data(6, generator)
+    probability = exact(model, x)
+    best = np.argsort(-probability, kind="stable")
+    everything = model.map(x, beam=203)
+    assert len(everything) == 203
+    np.testing.assert_allclose(np.exp(everything.log_q), probability[best], atol=1e-12)
+    top = model.map(x, beam=120)
+    assert (top.labels[:5] == enumerate_partitions(6).numpy()[best[:5]]).all()
+    assert (np.diff(top.log_q) <= 0).all()
+    greedy = model.map(x, beam=1)
+    assert len(greedy) == 1
+    with torch.no_grad():
+        conditionals = model.conditionals(x, greedy.labels[0])
+        assert (conditionals.argmax(1).numpy() == greedy.labels[0]).all()
+        np.testing.assert_allclose(top.log_q, model.log_prob(x, top.labels).numpy(), atol=1e-9)
+    assert model.map(x[:1]).labels.tolist() == [[0]]
+
+
+@pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
+def test_assign_is_the_last_conditional(
+    separate_q: bool, point_in_f: bool, candidate_in_f: bool, generator: torch.Generator
+) -> None:
+    model = random_model(
+        generator, separate_q=separate_q, point_in_f=point_in_f, candidate_in_f=candidate_in_f
+    )
+    x, new = data(9, generator), data(7, generator)
+    labels = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2, 2])
+    probabilities = model.assign(new, x, labels)
+    assert probabilities.shape == (7, 5)
+    for i in range(7):
+        with torch.no_grad():
+            row = model.conditionals(torch.cat([x, new[i : i + 1]]), [*labels.tolist(), 0])[-1]
+        np.testing.assert_allclose(probabilities[i].numpy(), row.exp().numpy(), atol=1e-9)
+
+
+def test_assign_in_parts(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(generator)
+    x, new = data(5, generator), data(40, generator)
+    whole = model.assign(new, x, [0, 1, 0, 1, 2])
+    monkeypatch.setattr(ncp.sampling, "CHUNK", 10)
+    torch.testing.assert_close(model.assign(new, x, [0, 1, 0, 1, 2]), whole, rtol=0, atol=1e-12)
+
+
+# -- cost ----------------------------------------------------------------------------------------
+
+
+def test_shared_clusters_are_embedded_once(generator: torch.Generator, seed: int) -> None:
+    """g runs once per distinct cluster and point: never more than subsets of the first n points."""
+    model = random_model(generator)
+    x = data(6, generator)
+    counted: list[TreeSampler] = []
+
+    class Counted(TreeSampler):
+        def __init__(self, model: NCP) -> None:
+            super().__init__(model)
+            counted.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ncp.sampling, "TreeSampler", Counted)
+        model.sample(x, 100_000, seed=seed)
+    (sampler,) = counted
+    assert sampler.n_embed <= 1 + sum(2**n - 1 + 1 for n in range(1, 6))
+    partitions_with_slots = [(1, 2), (2, 5), (5, 15), (15, 52), (52, 203)]
+    assert sampler.n_logit <= sum(children for _, children in partitions_with_slots)
+
+
+class No64(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses every new float64 tensor, as a device without them does."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for one in result if isinstance(result, list | tuple) else [result]:
+            if isinstance(one, Tensor) and one.dtype == torch.float64 and one.numel() > 1:
+                raise TypeError(f"{function} made a float64 tensor")
+        return result
+
+
+def test_nothing_needs_float64(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(generator).float()
+    x = data(300, generator).float()
+    for module in (ncp.model, ncp.sampling):
+        monkeypatch.setattr(module, "widest", lambda _: torch.float32)
+    with No64():  # type: ignore[no-untyped-call]
+        drawn = TreeSampler(model)
+        with torch.no_grad():
+            points = ncp.sampling._encode(model, x, drawn.folded)
+            sequences = ncp.sampling._Sequences(
+                points,
+                torch.arange(300)[None],
+                torch.tensor([300]),
+                torch.tensor([5]),
+                points.q.sum(0, keepdim=True),
+            )
+            policy = ncp.sampling.split_counts(generator)
+            labels = drawn.run(sequences, policy, lambda _: None).labels
+            model.log_prob(x, labels)
+            model.assign(x[:3], x, labels[0])
+
+
+PEAK = """
+import resource, sys, torch
+from ncp.model import NCP, NCPConfig
+torch.set_num_threads(1)
+small = dict(h_width=8, h_depth=2, h_dim=8, g_dim=8, g_depth=2, f_depth=2)
+model = NCP(NCPConfig(event_shape=1, width=int(sys.argv[2]), **small))
+x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0))
+samples = model.sample(x, int(sys.argv[1]), seed=0)
+print(len(samples), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def peak_memory(n_samples: int, width: int) -> tuple[int, int]:
+    """Distinct rows and peak bytes of a run in a process of its own."""
+    command = [sys.executable, "-c", PEAK, str(n_samples), str(width)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return int(output[0]), int(output[1])
+
+
+def test_memory_grows_within_bounds() -> None:
+    """Untrained weights are the worst case: every sample is a row of its own."""
+    rows, peak = peak_memory(1500, 16)
+    assert rows > 1400
+    assert peak < 0.6 * 2**30
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_samples_stay_under_two_gibibytes() -> None:
+    rows, peak = peak_memory(100_000, 128)
+    assert rows > 90_000
+    assert peak < 2 * 2**30
