@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]
 
 SMALLEST_LIMIT = 1000  # rows that are always clustered at once
-ASSIGN_CANDIDATES = 4_000_000  # scores spent on the rows of a large table that were left out
+ASSIGN_CANDIDATES = 2_000_000  # scores spent on the rows of a large table that were left out
 ASSIGN_ROWS = 20_000  # of them, prepared at once
 PREDICT_SAMPLES = 16  # samples that new points are scored under
 LARGE_SAMPLES = 32  # completed samples of a large table
+ENOUGH = 200  # samples of the subset of a large table; more would not be used
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,11 @@ class Prepared:
     preparation: Preparation
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether usable rows were left out because there are so many."""
+        return len(self.index) < int(self.usable.sum())
 
 
 def as_rows(x: Any) -> np.ndarray:
@@ -576,9 +582,13 @@ def cluster_many(
     started = time.monotonic()
     prepared = [prepare(network, x, how) for x in xs]
     tell = None if progress is None else _sampling_progress(progress)
-    posteriors = network.sample_many(
-        [p.features for p in prepared], how.n_samples, how.orders, how.seed, tell
-    )
+    posteriors: list[Partitions] = [None] * len(xs)  # type: ignore[list-item]
+    for is_large, n_samples in ((False, how.n_samples), (True, min(how.n_samples, ENOUGH))):
+        wanted = [i for i, p in enumerate(prepared) if p.is_partial == is_large]
+        features = [prepared[i].features for i in wanted]
+        drawn = network.sample_many(features, n_samples, how.orders, how.seed, tell)
+        for i, posterior in zip(wanted, drawn, strict=True):
+            posteriors[i] = posterior
     each = (time.monotonic() - started) / max(1, len(xs))
     return [
         _answer(x, network, name, how, p, posterior, each, progress)

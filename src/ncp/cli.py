@@ -1,0 +1,820 @@
+"""The command line.
+
+Nothing heavy is imported before a command needs it, so that `ncp --help` and shell completion are
+quick. Errors are one line on standard error; exit codes mean something:
+
+    0  done                          5  `ncp check` found a failed check
+    2  wrong usage                   70 a bug in ncp
+    3  the data or model cannot      130 interrupted
+       be used
+    4  some of several files could
+       not be used, the others were
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ncp._readers import Table
+    from ncp.clustering import Clustering
+    from ncp.model import NCP
+    from ncp.training import RunConfig
+
+BAD_INPUT, SOME_FAILED, CHECK_FAILED, BUG, INTERRUPTED = 3, 4, 5, 70, 130
+BLOCK_FILES, BLOCK_ROWS = 64, 20_000  # of several files, clustered at once
+TABLE_ROWS = 20  # printed
+MODEL_HELP = "Name of a model (see [bold]ncp models[/bold]) or a checkpoint file."
+
+commands = typer.Typer(
+    name="ncp",
+    help="Bayesian clustering in milliseconds: posterior samples over partitions from a trained "
+    "network.\n\n"
+    "  [bold]ncp cluster data.csv[/bold]       cluster a table and write a report\n\n"
+    "  [bold]ncp cluster 'days/*.csv'[/bold]   the same for many files at once\n\n"
+    "  [bold]ncp models[/bold]                 what models there are, and how good\n\n"
+    "  [bold]ncp check gaussian-2d[/bold]      measure a model against the truth\n\n"
+    "  [bold]ncp train my.toml[/bold]          train a model of your own",
+    epilog="Exit codes: 0 done, 2 wrong usage, 3 the data cannot be used, 4 some files could not "
+    "be used, 5 a check failed, 70 a bug, 130 interrupted. [bold]ncp --install-completion[/bold] "
+    "teaches your shell to complete commands.",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_commands = typer.Typer(help="Fetch data sets.", no_args_is_help=True)
+commands.add_typer(data_commands, name="data")
+
+
+class Format(str, Enum):
+    """Of the labels."""
+
+    csv = "csv"
+    parquet = "parquet"
+    json = "json"
+
+
+class Loss(str, Enum):
+    """Of the point estimate."""
+
+    vi = "vi"
+    binder = "binder"
+    map = "map"
+
+
+def app(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code. Errors are one line, never a traceback."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in arguments or os.environ.get("NCP_DEBUG") == "1"
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        result = commands(args=arguments, prog_name="ncp", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _explain(error, debug)
+
+
+def _explain(error: Exception, debug: bool) -> int:
+    if hasattr(error, "format_message"):  # wrong usage, of whichever click typer uses
+        return _explain_usage(error)
+    if debug:
+        raise error
+    if isinstance(error, ValueError | FileNotFoundError | PermissionError | IsADirectoryError):
+        _say(str(error))
+        return BAD_INPUT
+    if isinstance(error, MemoryError):
+        _say("out of memory; use fewer --samples or a smaller --max-points")
+        return BAD_INPUT
+    if isinstance(error, OSError):
+        _say(f"{error.strerror or error}: {error.filename or ''}")
+        return BAD_INPUT
+    _say(
+        f"unexpected {type(error).__name__}: {error} (this is a bug; please report it with the "
+        "output of the same command and --debug)"
+    )
+    return BUG
+
+
+def _explain_usage(error: Any) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if not message or type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return 2
+    where = context.command_path if context is not None else "ncp"
+    _say(f"{message} (see {where} --help)")
+    return 2
+
+
+def _say(message: str) -> None:
+    print(f"ncp: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ncp import __version__
+
+        print(f"ncp {__version__}")
+        raise typer.Exit
+
+
+@commands.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Options of all commands."""
+
+
+# -- cluster ---------------------------------------------------------------------------------------
+
+
+@commands.command()
+def cluster(
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            help="CSV, TSV, Parquet, NPY or NPZ files, patterns, or - for standard input.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)] = "tabular",
+    columns: Annotated[
+        str, typer.Option(help="Columns to use, by name or number from 1, as in a,b or 1,3.")
+    ] = "",
+    one_hot: Annotated[
+        str, typer.Option("--one-hot", help="Text columns to turn into 0/1 columns.")
+    ] = "",
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Posterior samples.")] = (
+        1000
+    ),
+    orders: Annotated[
+        int, typer.Option(min=1, help="Random orders of the rows the samples are spread over.")
+    ] = 8,
+    estimate: Annotated[Loss, typer.Option(help="Loss of the single best partition.")] = Loss.vi,
+    reweight: Annotated[
+        bool | None,
+        typer.Option(
+            "--reweight/--no-reweight",
+            help="Importance weights; by default where they exist and can be trusted.",
+            show_default=False,
+        ),
+    ] = None,
+    max_clusters: Annotated[
+        int | None, typer.Option(min=1, help="Most clusters of the best partition.")
+    ] = None,
+    max_points: Annotated[
+        int | None,
+        typer.Option(min=2, help="Rows sampled at once; the others of a large file are assigned."),
+    ] = None,
+    noise_sd: Annotated[
+        float | None,
+        typer.Option(help="Spread of one cluster in your units; brings data to the model's."),
+    ] = None,
+    scale: Annotated[
+        float | None, typer.Option(help="Multiply the centred data by this number instead.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Makes the result reproducible.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder to write to.", show_default="ncp-output/NAME"),
+    ] = None,
+    format: Annotated[Format, typer.Option(help="Of the labels.")] = Format.csv,
+    report: Annotated[bool, typer.Option(help="Write report.html.")] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Skip files whose results are there and up to date.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> int:
+    """Cluster tables: labels with confidence, samples, a summary and a report.
+
+    For every file the folder gets labels.csv (cluster and confidence of each row), samples.npz
+    (posterior samples), summary.json and report.html. Files appear complete or not at all.
+
+      [bold]ncp cluster iris.csv[/bold]
+
+      [bold]cat iris.csv | ncp cluster - --columns 1,2 --out iris[/bold]
+
+      [bold]ncp cluster spikes.npy --model gaussian-2d --noise-sd 0.02[/bold]
+    """
+    from ncp import _readers, clustering
+    from ncp.pretrained import load
+
+    sources = _readers.expand(data)
+    how = {
+        "n_samples": samples,
+        "orders": orders,
+        "estimate": estimate.value,
+        "reweight": "auto" if reweight is None else reweight,
+        "max_clusters": max_clusters,
+        "max_points": max_points,
+        "noise_sd": noise_sd,
+        "scale": scale,
+        "seed": seed,
+    }
+    clustering.Settings(**how)  # type: ignore[arg-type]  # refuse early
+    network = load(model)
+    batch = _Batch(
+        network,
+        os.path.basename(model).removesuffix(".safetensors"),
+        how,
+        _list(columns),
+        _list(one_hot) or [],
+        format.value,
+        report,
+    )
+    jobs = _jobs(sources, out)
+    show = not (quiet or as_json)
+    started = time.monotonic()
+    with _progress(show and sys.stderr.isatty()) as progress:
+        done = list(batch.run(jobs, resume, progress))
+    return _tell(done, time.monotonic() - started, show, as_json)
+
+
+class _Job:
+    """One file and what became of it."""
+
+    def __init__(self, source: str, name: str, directory: Path) -> None:
+        self.source, self.name, self.directory = source, name, directory
+        self.summary: dict[str, Any] = {}
+        self.error = ""
+        self.skipped = False
+
+
+def _jobs(sources: list[str], out: Path | None) -> list[_Job]:
+    from ncp._readers import names
+
+    base = Path("ncp-output") if out is None else out
+    short = names(sources)
+    alone = len(sources) == 1 and out is not None
+    return [
+        _Job(source, name, base if alone else base / name)
+        for source, name in zip(sources, short, strict=True)
+    ]
+
+
+class _Batch:
+    """Clusters files in blocks, so that the memory does not grow with their number."""
+
+    def __init__(
+        self,
+        model: NCP,
+        model_name: str,
+        settings: dict[str, Any],
+        columns: list[str] | None,
+        one_hot: list[str],
+        format: str,
+        report: bool,
+    ) -> None:
+        self.model, self.model_name, self.settings = model, model_name, settings
+        self.columns, self.one_hot = columns, one_hot
+        self.format, self.report = format, report
+
+    def run(self, jobs: list[_Job], resume: bool, progress: _Tell) -> Iterator[_Job]:
+        block: list[tuple[_Job, Table]] = []
+        for i, job in enumerate(jobs):
+            table = self._read(job, resume)
+            if table is not None:
+                block.append((job, table))
+            rows = sum(len(table.values) for _, table in block)
+            if len(block) >= BLOCK_FILES or rows >= BLOCK_ROWS or i + 1 == len(jobs):
+                self._cluster(block, progress)
+                block = []
+            if len(jobs) > 1:
+                progress("files", i + 1, len(jobs))
+        yield from jobs
+
+    def _read(self, job: _Job, resume: bool) -> Table | None:
+        from ncp._readers import read_bytes, read_table
+
+        try:
+            content = read_bytes(job.source)
+            table = read_table(job.source, content, self.columns, self.one_hot)
+        except ValueError as error:
+            job.error = str(error)
+            return None
+        if resume and (found := self._finished(job, table)) is not None:
+            job.summary, job.skipped = found, True
+            return None
+        return table
+
+    def _inputs(self, table: Table) -> dict[str, Any]:
+        """All that determines a result."""
+        chosen = {"columns": self.columns, "one_hot": self.one_hot, "format": self.format}
+        return {"sha256": table.digest, "model": self.model_name, **self.settings, **chosen}
+
+    def _finished(self, job: _Job, table: Table) -> dict[str, Any] | None:
+        try:
+            found = json.loads((job.directory / "summary.json").read_text())
+        except (OSError, ValueError):
+            return None
+        same = isinstance(found, dict) and found.get("inputs") == self._inputs(table)
+        return found if same and not (self.report and not found.get("report")) else None
+
+    def _cluster(self, block: list[tuple[_Job, Table]], progress: _Tell) -> None:
+        from ncp.clustering import cluster_many
+
+        if not block:
+            return
+        try:
+            results = cluster_many(
+                [table.values for _, table in block],
+                self.model,
+                progress=progress,
+                **self.settings,
+            )
+        except ValueError as error:
+            if len(block) == 1:
+                block[0][0].error = f"{block[0][0].source}: {error}"
+                return
+            for one in block:  # find the file that it is about
+                self._cluster([one], progress)
+            return
+        for (job, table), result in zip(block, results, strict=True):
+            self._write(job, table, result)
+
+    def _write(self, job: _Job, table: Table, result: Clustering) -> None:
+        from dataclasses import replace
+
+        result = replace(
+            result,
+            columns=table.columns,
+            notes=(*table.notes, *result.notes),
+            model_name=self.model_name,
+        )
+        job.summary = {"data": job.source, **result.to_dict(), "inputs": self._inputs(table)}
+        job.summary["labels"] = str(job.directory / f"labels.{self.format}")
+        job.summary["report"] = str(job.directory / "report.html") if self.report else None
+        write_results(job.directory, result, job.summary, job.name, self.format, self.report)
+
+
+def write_results(
+    directory: Path,
+    result: Clustering,
+    summary: dict[str, Any],
+    title: str,
+    format: str = "csv",
+    report: bool = True,
+) -> None:
+    """Write labels, samples, summary and report of a clustering; all of them or none.
+
+    Everything is made in memory first; each file then appears by a rename, the summary last.
+    """
+    from ncp.checkpoint import write_atomically
+
+    files = {
+        f"labels.{format}": labels_file(result, format),
+        "samples.npz": samples_file(result),
+    }
+    if report:
+        from ncp.report import report as make_report
+
+        files["report.html"] = make_report(result, title).encode()
+    files["summary.json"] = (json.dumps(summary, indent=2) + "\n").encode()
+    directory.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    try:
+        for name, content in files.items():
+            write_atomically(directory / name, content)
+            written.append(directory / name)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def labels_file(result: Clustering, format: str) -> bytes:
+    """Row (from 1), cluster and confidence, as CSV, Parquet or JSON."""
+    import io
+
+    import numpy as np
+
+    frame = result.to_pandas()
+    frame["confidence"] = frame["confidence"].round(6)
+    frame.insert(0, "row", np.arange(1, len(frame) + 1))
+    if format == "csv":
+        return frame.to_csv(index=False).encode()
+    if format == "json":
+        return (str(frame.to_json(orient="records")) + "\n").encode()
+    buffer = io.BytesIO()
+    try:
+        frame.to_parquet(buffer, index=False)
+    except ImportError:
+        raise ValueError(
+            "--format parquet needs pyarrow: pip install pyarrow, or use --format csv"
+        ) from None
+    return buffer.getvalue()
+
+
+def samples_file(result: Clustering) -> bytes:
+    """The samples; `ncp.Partitions.load` reads the file, too.
+
+    labels, counts, log_q and log_weights are the distinct samples of the rows `index` (from 0);
+    `samples` are complete samples of all rows, one a line.
+    """
+    import io
+
+    import numpy as np
+
+    arrays = result.posterior.to_numpy()
+    arrays["labels"] = arrays["labels"].astype(np.int16)
+    arrays |= {"index": result.index, "samples": result.samples}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def _tell(jobs: list[_Job], seconds: float, show: bool, as_json: bool) -> int:
+    """Print what was found; returns the exit code."""
+    failed = [job for job in jobs if job.error]
+    good = [job for job in jobs if not job.error]
+    for job in failed:
+        _say(job.error)
+    if as_json:
+        errors = [{"data": job.source, "error": job.error} for job in failed]
+        print(json.dumps({"results": [job.summary for job in good], "errors": errors}, indent=2))
+    elif show and good:
+        _print_table(good, seconds)
+    if not failed:
+        return 0
+    return SOME_FAILED if good else BAD_INPUT
+
+
+def _print_table(jobs: list[_Job], seconds: float) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = _console()
+    if len(jobs) == 1:
+        summary = jobs[0].summary
+        for line in [*summary["words"], *summary["notes"]]:
+            console.print(escape(line), soft_wrap=True)
+        for line in summary["warnings"]:
+            console.print(f"[bold]Warning:[/bold] {escape(line)}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("data", "rows", "clusters", "probability", "sizes", "confidence"):
+        table.add_column(name, justify="left" if name in ("data", "sizes") else "right")
+    for job in jobs[:TABLE_ROWS]:
+        s = job.summary
+        sizes = sorted(s["sizes"], reverse=True)
+        shown = " ".join(str(n) for n in sizes[:8]) + (" ..." if len(sizes) > 8 else "")
+        table.add_row(
+            escape(job.name) + (" (kept)" if job.skipped else ""),
+            f"{s['n_points']:,}",
+            str(s["n_clusters"]),
+            f"{s['posterior_of_k'].get(str(s['n_clusters']), 0.0):.0%}",
+            shown,
+            f"{s['mean_confidence']:.0%}",
+        )
+    console.print(table)
+    if len(jobs) > TABLE_ROWS:
+        console.print(f"... and {len(jobs) - TABLE_ROWS} more")
+    where = jobs[0].directory if len(jobs) == 1 else jobs[0].directory.parent
+    what = where / "report.html" if len(jobs) == 1 and jobs[0].summary.get("report") else where
+    console.print(f"Written to {escape(str(what))} in {seconds:.1f} s", soft_wrap=True)
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+@commands.command()
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """What models there are: what for, what they were trained on, how good they are."""
+    from ncp.pretrained import card, names
+
+    cards = [card(name) for name in names()]
+    if as_json:
+        print(json.dumps([one.to_dict() for one in cards], indent=2))
+        return
+    from rich.markup import escape
+
+    console = _console()
+    if not cards:
+        console.print("No model is installed; train one with ncp train.")
+    for one in cards:
+        console.print(f"[bold]{escape(one.name)}[/bold]  {escape(one.purpose)}")
+        console.print(f"    trained on  {escape(one.trained_on)}")
+        console.print(f"    training    {one.steps:,} steps, {one.seconds / 60:.0f} minutes")
+        console.print(f"    measured    {escape(one.quality)}\n")
+
+
+# -- train -----------------------------------------------------------------------------------------
+
+
+@commands.command()
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file, as in experiments/.", show_default=False)
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the run in this folder.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the run.", show_default="runs/NAME"),
+    ] = None,
+    devices: Annotated[int, typer.Option(min=1, help="Processes (or GPUs) to train on.")] = 1,
+    accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+    seconds: Annotated[float | None, typer.Option(help="Stop (resumably) after so long.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Train a model; interrupted runs go on with --resume.
+
+    [bold]ncp train experiments/gaussian-2d.toml[/bold]
+
+    [bold]ncp train --resume runs/gaussian-2d[/bold]
+    """
+    import ncp.tabular  # noqa: F401  so that a config can name its mixture
+    from ncp.training import train as run_training
+
+    run, directory = _run_config(config, resume, out)
+    attach_arrays(run.mixture)
+    fabric = None
+    if devices > 1 or accelerator != "cpu":
+        from lightning_fabric import Fabric
+
+        fabric = Fabric(accelerator=accelerator, devices=devices)
+        fabric.launch()
+    run_training(
+        run,
+        directory,
+        resume=resume is not None,
+        validate=validator(run),
+        fabric=fabric,
+        progress=not quiet,
+        seconds=seconds,
+    )
+    if not quiet and (fabric is None or fabric.is_global_zero):
+        path = directory / f"{run.name}.safetensors"
+        _console().print(f"Weights in {path}; try: ncp check {path}", soft_wrap=True)
+
+
+def _run_config(
+    config: Path | None, resume: Path | None, out: Path | None
+) -> tuple[RunConfig, Path]:
+    from ncp.checkpoint import read
+    from ncp.training import RunConfig, checkpoints
+
+    if (config is None) == (resume is None):
+        raise typer.BadParameter("give either a CONFIG.toml or --resume RUNDIR")
+    if config is not None:
+        if not config.is_file():
+            raise ValueError(f"{config}: there is no such file")
+        run = RunConfig.from_toml(config)
+        return run, out or Path("runs") / run.name
+    assert resume is not None
+    for path in reversed(checkpoints(resume)):
+        with suppress(ValueError, KeyError):  # a damaged checkpoint: an older one will do
+            return RunConfig.from_dict(read(path).info["run"]), resume
+    raise ValueError(f"{resume}: holds no checkpoint that can be read")
+
+
+def attach_arrays(mixture: Any, split: str = "train") -> None:
+    """Give a mixture of MNIST images its images; other mixtures need nothing."""
+    if getattr(mixture.likelihood, "source", "") != "mnist-train":
+        return
+    from ncp.datasets import mnist
+
+    digits = mnist()
+    if split == "train":
+        mixture.likelihood.attach(digits.train_images, digits.train_labels)
+    else:
+        mixture.likelihood.attach(digits.test_images, digits.test_labels)
+
+
+def validator(run: RunConfig) -> Callable[[NCP], dict[str, float]] | None:
+    """What is measured during training on fixed held-out data of a conjugate mixture.
+
+    The distance (total variation) of the last point's conditional from the exact one, and the
+    effective sample size of importance sampling.
+    """
+    if not run.mixture.is_conjugate:
+        return None
+
+    def validate(model: NCP) -> dict[str, float]:
+        from ncp.diagnostics import efficiency, last_point_tv, simulate
+
+        n = min(50, run.mixture.sizes[1])
+        tv = last_point_tv(
+            model.log_prob, run.mixture, n_points=n, n_datasets=200, seed=run.seed + 2**20
+        )
+        drawn = simulate(
+            model.sample_many,
+            run.mixture,
+            n_datasets=20,
+            n_points=n,
+            n_samples=500,
+            seed=run.seed + 2**21,
+        )
+        ess = efficiency(drawn, run.mixture)
+        return {"last_point_tv": float(tv.mean), "ess_median": float(ess.median)}
+
+    return validate
+
+
+@commands.command("plot-training")
+def plot_training(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Picture to write.", show_default="RUN/training.png"),
+    ] = None,
+) -> None:
+    """Draw accuracy, loss and permutation variance of a run (the paper's figure 3)."""
+    log = run / "log.jsonl"
+    if not log.is_file():
+        raise ValueError(f"{run}: holds no log.jsonl; name the folder of a run")
+    from ncp.plots import training_figure
+
+    lines = []
+    for line in log.read_text().splitlines():
+        with suppress(ValueError):  # the line that is being written
+            lines.append(json.loads(line))
+    path = run / "training.png" if out is None else out
+    _save_figure(training_figure(lines, run.name), path)
+    _console().print(f"Written to {path}", soft_wrap=True)
+
+
+def _save_figure(figure: Any, path: Path) -> None:
+    import io
+
+    from ncp.checkpoint import write_atomically
+
+    kind = path.suffix.lstrip(".") or "png"
+    if kind not in ("png", "svg", "pdf"):
+        raise ValueError(f"{path}: expected a name that ends in .png, .svg or .pdf")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=144)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, buffer.getvalue())
+
+
+# -- check, reproduce, data, bench -----------------------------------------------------------------
+
+
+@commands.command()
+def check(
+    model: Annotated[str, typer.Argument(help=MODEL_HELP, show_default=False)],
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the work.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the results.", show_default="check-NAME"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the data drawn.")] = 71_993,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> int:
+    """Measure a model against the truth: exact posteriors, calibration, accuracy.
+
+    Exit code 5 when a check fails.
+    """
+    from ncp.checkpoint import write_atomically
+    from ncp.diagnostics import run_checks
+    from ncp.plots import check_figure
+    from ncp.pretrained import load
+
+    network = load(model)
+    if network.mixture is None:
+        raise ValueError(f"{model}: carries no mixture to draw data from")
+    attach_arrays(network.mixture, "test")
+    show = not (quiet or as_json)
+    with _progress(show and sys.stderr.isatty()) as progress:
+        found = run_checks(
+            network.log_prob,
+            network.sample_many,
+            network.mixture,
+            quick=quick,
+            seed=seed,
+            progress=progress,
+        )
+    name = os.path.basename(model).removesuffix(".safetensors")
+    directory = Path(f"check-{name}") if out is None else out
+    directory.mkdir(parents=True, exist_ok=True)
+    table = json.dumps({"model": name, "passed": found.passed, "rows": found.to_dicts()}, indent=2)
+    write_atomically(directory / "check.json", (table + "\n").encode())
+    _save_figure(check_figure(found), directory / "check.png")
+    if as_json:
+        print(table)
+    elif show:
+        _console().print(found.table(), soft_wrap=True, highlight=False, markup=False)
+        _console().print(f"\nWritten to {directory}", soft_wrap=True)
+    if not found.passed:
+        _say(f"{name}: failed {', '.join(found.failed)}")
+        return CHECK_FAILED
+    return 0
+
+
+@commands.command()
+def reproduce(
+    figures: Annotated[
+        list[str] | None,
+        typer.Argument(help="fig1, fig2, ...; all of them by default.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("figures"),
+) -> None:
+    """Make the paper's figures again, with the trained models."""
+    from ncp.reproduce import reproduce as make
+
+    for figure in figures or ["all"]:
+        make(figure, out)
+
+
+@data_commands.command("mnist")
+def mnist_command(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Where the files are or go.", show_default="the cache")
+    ] = None,
+) -> None:
+    """Find MNIST on disk, or fetch it once and verify it."""
+    from ncp.datasets import data_directory, mnist
+
+    digits = mnist(directory)
+    where = directory or data_directory() / "mnist"
+    n_train, n_test = len(digits.train_images), len(digits.test_images)
+    _console().print(f"MNIST: {n_train:,} + {n_test:,} images in {where}", soft_wrap=True)
+
+
+@commands.command(context_settings={"ignore_unknown_options": True})
+def bench(
+    name: Annotated[
+        str, typer.Argument(help="Which one; all by default.", show_default=False)
+    ] = "",
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Passed on to it.", show_default=False)
+    ] = None,
+) -> int:
+    """Run the benchmarks of a source checkout; each prints a Markdown table."""
+    import subprocess
+
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    if not known:
+        raise ValueError("the benchmarks are part of the source checkout, not of the package")
+    if name and name not in known:
+        raise ValueError(f"there is no benchmark {name!r}; there are {', '.join(known)}")
+    worst = 0
+    for one in [name] if name else known:
+        print(f"\n## {one}\n", flush=True)
+        run = subprocess.run([sys.executable, str(folder / f"{one}.py"), *(arguments or [])])
+        worst = max(worst, abs(run.returncode))
+    return worst
+
+
+# -- the terminal ----------------------------------------------------------------------------------
+
+_Tell = Callable[[str, int, int], None]
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _list(text: str) -> list[str] | None:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    return parts or None
+
+
+@contextmanager
+def _progress(wanted: bool) -> Iterator[_Tell]:
+    """Bars on standard error, one for each thing that is being done."""
+    if not wanted:
+        yield lambda what, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield tell
