@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ncp import training
 from ncp.checkpoint import load_model, read
@@ -130,6 +133,26 @@ def test_wrong_training_options_are_refused(changes: dict[str, Any]) -> None:
 def test_wrong_runs_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         RunConfig.from_dict(tiny().to_dict() | changes)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+KEYS = [(one,) for one in tiny().to_dict()] + [
+    (table, key) for table in ("mixture", "training") for key in tiny().to_dict()[table]
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(path=st.sampled_from(KEYS), value=ANYTHING)
+def test_any_value_in_a_config_is_taken_or_refused(path: tuple[str, ...], value: Any) -> None:
+    plain = tiny().to_dict()
+    inner = plain if len(path) == 1 else plain[path[0]]
+    inner[path[-1]] = value
+    with suppress(ValueError):
+        RunConfig.from_dict(plain)
 
 
 def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
@@ -406,9 +429,13 @@ def check_two_processes(tmp_path: Path, found: dict[str, Any]) -> None:
     assert found["points"] == found["points_alone"]
     assert found["weights_differ"] == 0.0
     assert found["stopped_at"] == 4
-    # Both skip the step that was bad on one of them.
+    # Both skip the step that was bad on one of them, and go back when there were too many.
     lines = log_of(tmp_path / "run")
     assert [line["step"] for line in lines if "event" in line] == [5]
+    events = [line for line in log_of(tmp_path / "bad") if "event" in line]
+    assert [event["step"] for event in events] == [0, 5]
+    assert "rolled back from step 5" in events[0]["event"]
+    assert read(checkpoints(tmp_path / "bad")[-1]).info["step"] == 9
     steps = [line["step"] for line in lines if "nll" in line]
     assert steps == sorted(set(steps))
     assert steps[-1] == 60
@@ -436,5 +463,6 @@ def test_two_minutes_of_the_fast_recipe(tmp_path: Path) -> None:
     quarter = len(lines) // 4
     first = sum(line["permutation_variance"] for line in lines[:quarter])
     last = sum(line["permutation_variance"] for line in lines[-quarter:])
-    assert sum(line["nll"] for line in lines[-10:]) / 10 < 0.09
+    tail = lines[-20:]
+    assert sum(line["nll"] for line in tail) / len(tail) < 0.09
     assert last < first / 3
