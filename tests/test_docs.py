@@ -102,9 +102,9 @@ def test_commands_exist(page: Path) -> None:
 def check_ncp(words: list[str], where: str) -> None:
     from typer.main import get_command
 
-    from ncp.cli import app
+    from ncp.cli import commands as ncp
 
-    command: Any = get_command(app)
+    command: Any = get_command(ncp)
     while words and words[0] in getattr(command, "commands", {}):
         command, words = command.commands[words[0]], words[1:]
     if hasattr(command, "commands"):
