@@ -28,7 +28,7 @@ FORK = multiprocessing.get_context("forkserver")
 
 @pytest.fixture(scope="session", autouse=True)
 def _server() -> None:
-    FORK.set_forkserver_preload(["ncp.training", "ncp.tabular"])
+    FORK.set_forkserver_preload(["ncp.training", "tests.test_faults"])
 
 
 def go_on(plain: dict[str, Any], directory: str) -> None:

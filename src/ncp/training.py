@@ -823,7 +823,8 @@ class _Log:
             write_atomically(self.path, "".join(line + "\n" for line in kept).encode())
 
     def add(self, result: dict[str, float]) -> None:
-        self.window.append(result)
+        if self.trainer.is_first:
+            self.window.append(result)
 
     def flush(self, more: dict[str, float]) -> None:
         now = time.monotonic()
