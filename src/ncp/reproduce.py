@@ -290,12 +290,12 @@ def _draw_random_cases(figure: Any, cases: list[Any], posteriors: list[Partition
 def _fig3(say: Say) -> Reproduced:
     import pandas as pd
 
-    from ncp.plots import training_curves
+    from ncp.plots import training_figure
 
     path = DIRECTORY / "gaussian-2d-paper.log.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     table = pd.DataFrame([line for line in lines if "nll" in line])
-    figure = training_curves(table)
+    figure = training_figure(lines, "gaussian-2d-paper: the paper's architecture")
     last = table.tail(max(1, len(table) // 50))
     return Reproduced(
         table,
