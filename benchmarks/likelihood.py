@@ -1,0 +1,151 @@
+"""One training step, forward and backward, on the paper's mini-batch.
+
+    python benchmarks/likelihood.py [--quick] [--threads 2]
+
+48 data sets in 8 orders, N = 50, K = 4, the paper's sizes, in one run:
+
+* in the manner of the published code: for each n, for each k, g over all clusters, f(G_k, Q);
+* ours: `ncp.training.accumulate`, which all training goes through;
+* the bare matrix products of the fused form, for the same candidates: nine 128 x 128 products a
+  candidate forward and eighteen backward, in chunks, into buffers that are there already.
+
+All three see the same weights and data, and the first two must give the same loss. The orders keep
+the row of labels (points change places within clusters), so that the published manner can take all
+384 sequences as one batch. `--quick` times it on 48 of them and multiplies by 8. With `--threads 1`
+times are CPU seconds.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ncp.losses import Sequences
+from ncp.model import CHUNK, NCP, NCPConfig, candidates_per_row
+from ncp.training import accumulate
+
+N_DATASETS, N_ORDERS, N, K = 48, 8, 50, 4
+PRODUCTS = 9
+
+
+def mini_batch(generator: torch.Generator) -> Sequences:
+    labels = torch.cat([torch.arange(K), torch.randint(K, (N - K,), generator=generator)])
+    means = 10 * torch.randn(N_DATASETS, K, 2, generator=generator)
+    x = means[:, labels] + torch.randn(N_DATASETS, N, 2, generator=generator)
+    keys = torch.rand(N_DATASETS, N_ORDERS, N, generator=generator)
+    shuffled = (labels + keys).argsort(2)  # within clusters, cluster after cluster
+    place = labels.argsort(stable=True)  # where the points of each cluster stand
+    orders = torch.empty_like(shuffled)
+    orders[..., place] = shuffled
+    return Sequences(x, labels.expand(N_DATASETS, N_ORDERS, N), orders, None)
+
+
+def published_manner(model: NCP, x: Tensor, labels: Tensor) -> float:
+    """A literal loop over n and k for sequences (S, N, 2) with one row of labels."""
+    assert model.q is not None
+    n_sequences = len(x)
+    h = model.h(x.flatten(0, 1)).view(n_sequences, N, -1)
+    q = model.q(x.flatten(0, 1)).view(n_sequences, N, -1)
+    loss = torch.zeros(())
+    clusters = h[:, :1]
+    for n in range(1, N):
+        unassigned = q[:, n + 1 :].sum(1)
+        n_clusters = clusters.shape[1]
+        logits = []
+        for k in range(n_clusters + 1):
+            if k < n_clusters:
+                joined = clusters.clone()
+                joined[:, k] += h[:, n]
+            else:
+                joined = torch.cat([clusters, h[:, n : n + 1]], 1)
+            g = model.g(joined.flatten(0, 1)).view(n_sequences, joined.shape[1], -1)
+            logits.append(model.f(torch.cat([g.sum(1), unassigned], 1)))
+        choice = int(labels[n])
+        loss = loss - torch.cat(logits, 1).log_softmax(1)[:, choice].sum()
+        if choice < n_clusters:
+            clusters = clusters.clone()
+            clusters[:, choice] += h[:, n]
+        else:
+            clusters = torch.cat([clusters, h[:, n : n + 1]], 1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
+
+
+def bare_products(n_candidates: int) -> Callable[[], None]:
+    weights = [torch.randn(128, 128) for _ in range(PRODUCTS)]
+    gradients = [torch.zeros(128, 128) for _ in range(PRODUCTS)]
+    layers = [torch.randn(CHUNK, 128) for _ in range(PRODUCTS + 1)]
+
+    def run() -> None:
+        for start in range(0, n_candidates, CHUNK):
+            rows = [layer[: min(CHUNK, n_candidates - start)] for layer in layers]
+            for i, weight in enumerate(weights):
+                torch.mm(rows[i], weight, out=rows[i + 1])
+            for i in reversed(range(PRODUCTS)):
+                torch.mm(rows[i].T, rows[i + 1], out=gradients[i])
+                torch.mm(rows[i + 1], weights[i].T, out=rows[i])
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="time the published manner on a part")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    model = NCP(NCPConfig(separate_q=True, point_in_f=False))
+    data = mini_batch(torch.Generator().manual_seed(0))
+    labels = data.labels.flatten(0, 1)
+    candidates = int(candidates_per_row(labels, torch.full((len(labels),), N)).sum())
+    rows = torch.arange(N_DATASETS)[:, None, None]
+    along = data.x[rows, data.orders].flatten(0, 1)  # (384, N, 2)
+
+    part = 8 if options.quick else 1
+    # CPU seconds of a single thread mean something on a busy machine too.
+    clock = time.process_time if options.threads == 1 else time.perf_counter
+
+    def seconds(function: Callable[[], object]) -> float:
+        begin = clock()
+        function()
+        return clock() - begin
+
+    loss: list[float] = []
+    published = part * seconds(
+        lambda: loss.append(published_manner(model, along[::part], labels[0]))
+    )
+    model.zero_grad()
+    multiply = bare_products(candidates)
+    turns = [
+        (seconds(lambda: accumulate(model, [data])), seconds(multiply))
+        for _ in range(options.repeats)
+    ]
+    ours, products = (min(column) for column in zip(*turns, strict=True))
+    with torch.no_grad():
+        again = -float(model.log_prob(list(along[::part]), list(labels[::part])).double().sum())
+    assert abs(loss[0] - again) < 1e-4 * abs(again), (loss, again)
+
+    scaled = " (an eighth, times 8)" if options.quick else ""
+    print(
+        f"{N_DATASETS} data sets x {N_ORDERS} orders, N = {N}, K = {K}: {candidates:,} candidates; "
+        f"{options.threads} threads, best of {options.repeats}. Goals: at least 25 times faster "
+        "than the published manner, at most 2.5 times the bare products."
+    )
+    print()
+    print("| one step, forward and backward | seconds | candidates a second | relative to ours |")
+    print("|---|---|---|---|")
+    for name, time_ in (
+        (f"in the manner of the published code{scaled}", published),
+        ("ours", ours),
+        ("the bare matrix products", products),
+    ):
+        ratio = f"{time_ / ours:.2f}"
+        print(f"| {name} | {time_:.2f} | {candidates / time_:,.0f} | {ratio} |")
+
+
+if __name__ == "__main__":
+    main()
