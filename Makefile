@@ -29,6 +29,9 @@ format: setup
 types: setup
 	$(BIN)/mypy
 
+bench: setup
+	$(BIN)/python benchmarks $(BENCH)
+
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo site/index.html
