@@ -408,10 +408,11 @@ def test_bfloat16_products(tmp_path: Path) -> None:
     assert read(checkpoints(tmp_path)[-1]).info["step"] == 3
 
 
-def two_processes(tmp_path: Path, *command: str) -> dict[str, Any]:
-    clean = {k: v for k, v in os.environ.items() if k not in ("LOCAL_RANK", "WORLD_SIZE", "RANK")}
+def start(script: Path, *arguments: Path, by: tuple[str, ...] = ()) -> None:
+    started_by_others = ("LOCAL_RANK", "WORLD_SIZE", "RANK")
+    clean = {k: v for k, v in os.environ.items() if k not in started_by_others}
     done = subprocess.run(
-        [sys.executable, *command, str(HERE / "two_processes.py"), str(tmp_path)],
+        [sys.executable, *by, str(script), *map(str, arguments)],
         env=clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         capture_output=True,
@@ -419,11 +420,10 @@ def two_processes(tmp_path: Path, *command: str) -> dict[str, Any]:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads((tmp_path / "found.json").read_text())
-    return found
 
 
-def check_two_processes(tmp_path: Path, found: dict[str, Any]) -> None:
+def check_two_processes(tmp_path: Path) -> None:
+    found = json.loads((tmp_path / "found.json").read_text())
     assert found["world_size"] == 2
     assert found["gradient_difference"] < 1e-6
     assert found["points"] == found["points_alone"]
@@ -446,13 +446,36 @@ def check_two_processes(tmp_path: Path, found: dict[str, Any]) -> None:
 
 
 def test_two_processes_do_the_work_of_one(tmp_path: Path) -> None:
-    check_two_processes(tmp_path, two_processes(tmp_path))
+    start(HERE / "two_processes.py", tmp_path)
+    check_two_processes(tmp_path)
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
 
 
 @pytest.mark.slow
 def test_torchrun_starts_them_too(tmp_path: Path) -> None:
-    run = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    check_two_processes(tmp_path, two_processes(tmp_path, *run))
+    start(HERE / "two_processes.py", tmp_path, by=TORCHRUN)
+    check_two_processes(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [(), TORCHRUN], ids=["fabric", "torchrun"])
+def test_launch_starts_two_processes(tmp_path: Path, by: tuple[str, ...]) -> None:
+    script = tmp_path / "script.py"
+    devices = 1 if by else 2  # torchrun's number counts
+    script.write_text(
+        "import sys\nfrom ncp.training import launch\nfrom tests.test_training import tiny\n"
+        "if __name__ == '__main__':\n"
+        f"    launch(tiny(), sys.argv[1], devices={devices}, accelerator='cpu', progress=False)\n"
+    )
+    start(script, tmp_path / "two", by=by)
+    alone = train(tiny(), tmp_path / "one", progress=False)
+    assert not same(load_model(tmp_path / "two" / "tiny.safetensors"), alone)
+    steps = [line["step"] for line in log_of(tmp_path / "two") if "nll" in line]
+    assert steps == [3, 6, 9, 12]
+    one, two = (log_of(tmp_path / name)[0]["candidates"] for name in ("one", "two"))
+    assert two == pytest.approx(2 * one, rel=0.5)
 
 
 @pytest.mark.slow
