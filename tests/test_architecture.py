@@ -14,18 +14,20 @@ ORDER = [
     *("partitions", "priors", "likelihoods", "mixture", "tabular", "networks", "model"),
     *("sampling", "losses", "checkpoint", "training"),
     *("exact", "gibbs", "importance", "summary", "diagnostics"),
-    *("pretrained", "datasets", "plots", "clustering", "report", "estimator", "reproduce", "cli"),
+    *("pretrained", "engines", "datasets", "plots", "clustering", "report", "estimator", "reproduce", "cli"),
 ]
 # Methods that hand over to code further down, for the user's convenience; imported when called.
 HANDED_OVER = {
     ("partitions", "importance"),  # samples answer for themselves: samples.reweight(...)
     ("partitions", "summary"),
     ("model", "sampling"),  # model.sample(...)
+    ("model", "engines"),  # model.sample_many(..., engine="dask")
     ("clustering", "report"),  # clustering.report(...)
 }
 ORACLES = {"exact", "gibbs", "importance", "summary", "diagnostics"}
 SUBJECTS = {"model", "sampling"}
-PRIVATE_OWNERS = {"tabular_prior": "tabular"}  # private modules not named after their owner
+# private modules not named after their owner
+PRIVATE_OWNERS = {"readers": "cli", "tabular_prior": "tabular"}
 OUTSIDE = {"__init__", "__main__"}
 
 

@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int, Int64
@@ -68,7 +68,7 @@ class Settings:
 
     n_samples: int = 1000
     orders: int | str = 8
-    estimate: Literal["vi", "binder", "map"] = "vi"
+    estimate: str = "vi"
     reweight: bool | str = "auto"
     max_clusters: int | None = None
     max_points: int | None = None
@@ -96,6 +96,7 @@ class Settings:
 # -- a model's units -------------------------------------------------------------------------------
 
 
+@runtime_checkable
 class Preparation(Protocol):
     """Brings further rows to where the fitted rows are."""
 
@@ -524,14 +525,14 @@ class Scorer:
         labels, weights = posterior.labels[chosen], counts[chosen] / counts.sum()
         return cls(prepared.preparation, prepared.features, labels, weights, estimate)
 
-    def each(self, model: NCP, rows: np.ndarray) -> list[Float64[np.ndarray, "M k"]]:
+    def each(self, model: NCP, rows: np.ndarray) -> list[np.ndarray]:
         """p_s(j), for every sample s, of rows `(M, P)` in the caller's units."""
         features = self.preparation.apply(rows)
         return [
             model.assign(features, self.features, labels).cpu().numpy() for labels in self.labels
         ]
 
-    def carry_over(self, each: list[Float64[np.ndarray, "M k"]]) -> Float64[np.ndarray, "M K1"]:
+    def carry_over(self, each: list[np.ndarray]) -> Float64[np.ndarray, "M K1"]:
         """The mean over samples of p_s, carried over to the estimate's clusters."""
         n_clusters = int(self.estimate.max()) + 1
         total = np.zeros((len(each[0]), n_clusters + 1))
@@ -621,7 +622,7 @@ def _answer(
     summary = summarise(
         posterior.labels,
         posterior.weights,
-        settings.estimate,
+        cast(Literal["vi", "binder", "map"], settings.estimate),
         max_clusters=settings.max_clusters,
         n_restarts=16 if n <= 300 else 4,
     )

@@ -1,0 +1,149 @@
+"""From a table to an answer: units, warnings, large tables, weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ncp import NCP, clustering
+from ncp.clustering import Settings, cluster, cluster_many, prepare
+from tests.small_models import gaussian, tabular
+
+
+@pytest.fixture(scope="module")
+def table() -> NCP:
+    return tabular()
+
+
+@pytest.fixture(scope="module")
+def plane() -> NCP:
+    return gaussian(2)
+
+
+@pytest.fixture
+def x(seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(30, 2)) + 8 * rng.integers(0, 2, size=(30, 1))
+
+
+def test_samples_are_the_models_own(plane: NCP, x: np.ndarray) -> None:
+    found = cluster(x, plane, n_samples=50, orders=1, reweight=False, seed=3)
+    direct = plane.sample(x, 50, orders=1, seed=3)
+    np.testing.assert_array_equal(found.posterior.labels, direct.labels)
+    assert found.samples.shape == (50, 30)
+    assert found.labels.tolist() == found.summary.estimate.labels.tolist()
+
+
+def test_weights_where_they_exist(plane: NCP, table: NCP, x: np.ndarray) -> None:
+    weighted = cluster(x, plane, n_samples=50, reweight=True, seed=0)
+    expected = weighted.posterior.reweight(plane.mixture, x).log_weights  # type: ignore[arg-type]
+    np.testing.assert_allclose(weighted.posterior.log_weights, expected)  # type: ignore[arg-type]
+    assert cluster(x, plane, n_samples=20, reweight=False).posterior.log_weights is None
+    assert cluster(x, table, n_samples=20).posterior.log_weights is None
+    with pytest.raises(ValueError, match="joint density"):
+        cluster(x, table, n_samples=20, reweight=True)
+
+
+def test_untrusted_weights_are_left_out(plane: NCP, x: np.ndarray) -> None:
+    found = cluster(x, plane, n_samples=200, seed=0)  # random weights: hopeless
+    assert found.posterior.log_weights is None
+    assert "not used" in found.trust()
+
+
+def test_noise_sd_brings_data_to_the_models_units(plane: NCP, x: np.ndarray) -> None:
+    prepared = prepare(plane, 0.02 * x + 5, Settings(noise_sd=0.02))
+    np.testing.assert_allclose(prepared.features, x - x.mean(0), atol=1e-9)
+    np.testing.assert_allclose(prepared.preparation.apply(0.02 * x + 5), x - x.mean(0), atol=1e-9)
+    assert "multiplied by 50" in prepared.notes[0]
+    scaled = prepare(plane, x, Settings(scale=2.0))
+    np.testing.assert_allclose(scaled.features, 2 * (x - x.mean(0)), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("factor", "n", "said"),
+    [(1.0, 30, None), (1000.0, 30, "as far as"), (1e-3, 30, "look like one"), (1.0, 3, "guesses")],
+)
+def test_data_unlike_the_training_data(
+    plane: NCP, x: np.ndarray, factor: float, n: int, said: str | None
+) -> None:
+    warnings = prepare(plane, factor * x[:n]).warnings
+    assert len(warnings) == (said is not None)
+    assert said is None or said in warnings[0]
+
+
+def test_more_points_than_trained_on(plane: NCP, seed: int) -> None:
+    many = np.random.default_rng(seed).normal(size=(100, 2))
+    assert "max_points 60" in prepare(plane, many).warnings[0]
+
+
+def test_missing_values(plane: NCP, table: NCP, x: np.ndarray) -> None:
+    x[4, 0] = np.nan
+    left_out = cluster(x, plane, n_samples=20, seed=0)
+    assert left_out.labels[4] == -1
+    assert np.isnan(left_out.confidence[4])
+    assert (left_out.samples[:, 4] == -1).all()
+    assert "1 rows with missing values" in left_out.notes[0]
+    filled_in = cluster(x, table, n_samples=20, seed=0)
+    assert filled_in.labels.min() == 0
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.zeros((0, 2)), "rows and columns"),
+        (np.array([["a", "b"]]), "table of numbers"),
+        (np.array([[np.inf, 1.0]]), "infinity"),
+        (np.zeros((4, 3)), "Expected 2 columns"),
+        (np.full((3, 2), np.nan), "every row has one"),
+    ],
+)
+def test_bad_tables(plane: NCP, bad: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cluster(bad, plane)
+
+
+def test_tabular_standardises_by_itself(table: NCP, x: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="standardises"):
+        cluster(x, table, noise_sd=0.1)
+
+
+def test_large_tables(plane: NCP, seed: int) -> None:
+    x = np.random.default_rng(seed).normal(size=(500, 2))
+    found = cluster(x, plane, n_samples=40, max_points=50, seed=1)
+    assert found.is_partial
+    assert found.posterior.n_points == len(found.index) == 50
+    assert found.samples.shape == (clustering.LARGE_SAMPLES, 500)
+    assert found.samples.dtype == np.int16
+    assert found.samples.min() >= 0
+    np.testing.assert_array_equal(found.labels[found.index], found.summary.estimate.labels)
+    again = cluster(x, plane, n_samples=40, max_points=50, seed=1)
+    np.testing.assert_array_equal(found.labels, again.labels)
+
+
+def test_assigned_rows_follow_the_networks_conditionals(plane: NCP, x: np.ndarray) -> None:
+    """With one sample, carried over to itself, the probabilities are those of `assign`."""
+    found = cluster(x, plane, n_samples=1, orders=1, reweight=False, seed=0)
+    new = x[:5] + 0.3
+    expected = plane.assign(new, x, found.posterior.labels[0]).numpy()
+    np.testing.assert_allclose(found.predict_proba(new), expected, atol=1e-6)
+
+
+def test_many_tables_at_once(table: NCP, x: np.ndarray) -> None:
+    found = cluster_many([x, x[:7], x[:1]], table, n_samples=20, seed=0)
+    assert [one.n_points for one in found] == [30, 7, 1]
+    assert found[2].n_clusters == 1
+
+
+def test_what_it_says(plane: NCP, x: np.ndarray) -> None:
+    frame = pd.DataFrame(x, columns=["width", "height"])
+    found = cluster(frame, plane, n_samples=30, reweight=True, seed=0)
+    text = repr(found)
+    assert found.columns == ("width", "height")
+    assert "Number of clusters, with its probability" in text
+    assert "ESS" in text
+    assert "k-hat" in text
+    plain = found.to_dict()
+    assert sum(plain["posterior_of_k"].values()) == pytest.approx(1)
+    assert sum(plain["sizes"]) == 30
+    assert found.to_pandas().shape == (30, 2)
