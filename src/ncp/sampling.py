@@ -17,6 +17,13 @@ of different lengths (sorted by length, longest first, so that the active ones a
 array): one data set in many orders, or a thousand data sets at once, go through the same loop. How
 the children of a row are chosen is a policy: split the samples (iid), or keep the B most probable
 prefixes of each sequence (beam search).
+
+**The same samples in any company.** The samples of a data set depend on the seed and on its number
+in the list only: not on the data sets beside it, on how the work is cut into blocks, on threads or
+on machines. Two things make it so. Random numbers are a hash of (seed, data set, sequence, point,
+sample), so nobody's draws depend on how many others drew before. And matrix products round each
+row in the same way whatever rows are around it as long as there are some multiple of 16 of them,
+so rows are made up to that (`in_tiles`); sums over candidates run from left to right.
 """
 
 from __future__ import annotations
@@ -24,7 +31,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -32,10 +40,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ncp.model import NCP, Folded, Points, widest
-from ncp.partitions import Partitions, bell_number, canonical, check_labels, random_orders
+from ncp.partitions import Partitions, bell_number, canonical, check_labels
 
 CHUNK = 8192  # candidates evaluated at once: small enough for the cache
-BLOCK_SAMPLES = 131_072  # samples whose prefixes are held at once
+TILE = 16  # rows of a matrix product are a multiple of this, and so are the columns of the last
+BLOCK_SAMPLES = 32_768  # samples whose prefixes are held at once
 BLOCK_POSITIONS = 16_777_216  # the same, times the length of their sequences
 
 Progress = Callable[[int, int], None]
@@ -52,17 +61,46 @@ class Children(NamedTuple):
 
 # log-probabilities (rows, K) of each row's candidates, then counts, log_q and sequence (rows,)
 Policy = Callable[[Tensor, Tensor, Tensor, Tensor], Children]
+Keys = Int[Tensor, "..."]  # 64 bits each; whoever knows a key can draw its random numbers
 
 
-def split_counts(generator: torch.Generator) -> Policy:
-    """Each sample of a row chooses its child independently: one multinomial draw per row."""
+def child_keys(key: Keys, number: Int[Tensor, "..."]) -> Keys:
+    """Independent-looking keys below a key: SplitMix64 started there, at its number-th output.
 
-    def policy(scores: Tensor, counts: Tensor, log_q: Tensor, _: Tensor) -> Children:
+    The 64-bit finaliser of Steele, Lea and Flood (2014), in wrapping signed integers.
+
+    >>> child_keys(torch.tensor([0]), torch.tensor([0, 1])).tolist()
+    [-2152535657050944081, 7960286522194355700]
+    """
+    z = key + (number + 1) * -0x61C8864680B583EB
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def uniforms(keys: Keys, dtype: torch.dtype) -> Float[Tensor, "..."]:
+    """A number in [0, 1) for each key, from its highest bits."""
+    bits = 53 if dtype == torch.float64 else 24
+    highest: Tensor = (keys >> (64 - bits)) & (2**bits - 1)
+    return highest.to(dtype) * 2.0**-bits
+
+
+def split_counts(keys: Keys) -> Policy:
+    """Each sample of a row chooses its child independently: one multinomial draw per row.
+
+    `keys` are those of the sequences, of which the policy takes the n-th child at its n-th call.
+    """
+    steps = count()
+
+    def policy(scores: Tensor, counts: Tensor, log_q: Tensor, sequence: Tensor) -> Children:
         n_slots = scores.shape[1]
         cumulative = scores.exp().cumsum(1)
         cumulative /= cumulative[:, -1:].clone()
         row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-        uniform = torch.rand(len(row), dtype=scores.dtype, generator=generator).to(row.device)
+        owner = sequence[row]
+        sample = torch.arange(len(row), device=row.device) - torch.searchsorted(owner, owner)
+        step = child_keys(keys, torch.full_like(keys, next(steps)))
+        uniform = uniforms(child_keys(step[owner], sample), scores.dtype)
         choice = (uniform[:, None] >= cumulative[row]).sum(1)
         tally = torch.bincount(row * n_slots + choice, minlength=len(counts) * n_slots)
         child = tally.nonzero()[:, 0]
@@ -151,6 +189,9 @@ class TreeSampler:
     def __init__(self, model: NCP) -> None:
         self.model = model
         self.folded: Folded = model.fold()
+        last = cast(torch.nn.Linear, model.f[-1]).weight  # (1, width)
+        self._last = torch.nn.functional.pad(last, (0, 0, 0, TILE - 1)).detach()
+        self._inner_f = model.f[1:-1]
         self.n_embed = 0
         self.n_logit = 0
 
@@ -180,7 +221,7 @@ class TreeSampler:
         device = sequences.index.device
         ids = torch.arange(n_sequences, device=device)
         u = sequences.points.u[sequences.index[:, 0]]
-        g_hat = self._value(self._embed(u), self.folded.w_g, self.folded.b_g)
+        g_hat = self.value(u)
         return _Tree(
             sequence=ids,
             counts=sequences.counts,
@@ -231,9 +272,9 @@ class TreeSampler:
             tree.refs = renumber[tree.refs].clamp_min(0)
             tree.owner, tree.u, tree.g_hat = tree.owner[live], tree.u[live], tree.g_hat[live]
         u = torch.cat([tree.u + u_n[tree.owner], u_n])
-        inner = self._embed(u)
-        g_hat = self._value(inner, self.folded.w_g, self.folded.b_g)
-        change = self._value(inner, self.folded.w_join, self.folded.b_join)
+        parts = [in_tiles(self._two_values, part) for part in torch.split(u, CHUNK)]
+        self.n_embed += len(u)
+        g_hat, change = (torch.cat(part) for part in zip(*parts, strict=True))
         change[: len(tree.u)] -= tree.g_hat
         return _Grown(u, g_hat, change)
 
@@ -251,24 +292,48 @@ class TreeSampler:
         start = tree.total + base[tree.sequence]
         logits = torch.cat(
             [
-                self.model.logit(start.index_select(0, r).add_(change.index_select(0, c)))
+                in_tiles(self._logit, start.index_select(0, r).add_(change.index_select(0, c)))
                 for r, c in zip(torch.split(row, CHUNK), torch.split(ref, CHUNK), strict=True)
             ]
         )
         self.n_logit += len(logits)
         scores = logits.new_full((n_rows, n_slots), -torch.inf, dtype=widest(row.device))
         scores[row, slot] = logits.to(scores.dtype)
-        return refs, scores.log_softmax(1)
+        return refs, log_softmax(scores)
 
-    def _embed(self, u: Float[Tensor, "clusters width"]) -> Float[Tensor, "clusters width"]:
+    def value(self, u: Float[Tensor, "clusters width"]) -> Float[Tensor, "clusters width"]:
+        """ĝ of clusters by their sums U."""
         self.n_embed += len(u)
         return torch.cat(
-            [self.model.embed(part + self.folded.b_u) for part in torch.split(u, CHUNK)]
+            [in_tiles(lambda v: self._two_values(v)[0], part) for part in torch.split(u, CHUNK)]
         )
 
-    @staticmethod
-    def _value(inner: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return torch.addmm(bias, inner, weight.T)
+    def _two_values(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """V_G g and (V_G + V_C) g of clusters by their sums U."""
+        inner = self.model.embed(u + self.folded.b_u)
+        g_hat = torch.addmm(self.folded.b_g, inner, self.folded.w_g.T)
+        return g_hat, torch.addmm(self.folded.b_join, inner, self.folded.w_join.T)
+
+    def _logit(self, y: Float[Tensor, "rows width"]) -> Float[Tensor, " rows"]:
+        # A product with one column is another kernel, which rounds by the number of rows.
+        return torch.nn.functional.linear(self._inner_f(y), self._last)[:, 0]
+
+
+def in_tiles(network: Callable[[Tensor], Any], rows: Float[Tensor, "rows ..."]) -> Any:
+    """A network's result for rows, evaluated with as many more as make a multiple of `TILE`."""
+    extra = -len(rows) % TILE
+    if extra == 0:
+        return network(rows)
+    result = network(torch.cat([rows, rows.new_zeros(extra, *rows.shape[1:])]))
+    if isinstance(result, Tensor):
+        return result[: len(rows)]
+    return type(result)(part[: len(rows)] for part in result)
+
+
+def log_softmax(scores: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
+    """As torch's, but summed from left to right: more columns of -inf change nothing."""
+    scores = scores - scores.amax(1, keepdim=True)
+    return scores - scores.exp().cumsum(1)[:, -1:].log()
 
 
 def _read_labels(
@@ -328,9 +393,13 @@ def sample_many(
     *,
     orders: int | str = 1,
     seed: int | None = None,
+    streams: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> list[Partitions]:
     """Samples for many data sets of any sizes at once; arguments as for `sample`.
+
+    The samples of a data set depend on the seed and its entry of `streams` (0, 1, ... by default),
+    not on the other data sets.
 
     >>> from ncp.model import NCPConfig
     >>> model = NCP(NCPConfig(event_shape=1))
@@ -343,26 +412,15 @@ def sample_many(
     sizes = [len(x) for x in data]
     n_orders = _check_orders(n_samples, orders)
     _check_memory(sum(min(n_samples, bell_number(min(n, 30))) * n for n in sizes))
-    generator = torch.Generator()
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(int(seed))
+    keys = _data_set_keys(seed, range(len(xs)) if streams is None else streams)
+    if len(keys) != len(xs):
+        raise ValueError(f"Expected {len(xs)} streams but got {len(keys)}")
     pieces = [_pieces(d, n, n_samples, n_orders) for d, n in enumerate(sizes)]
     counter = _Counter(sum(n * len(p.counts) for n, p in zip(sizes, pieces, strict=True)), progress)
-    given = orders == 1
-    own = n_orders == n_samples  # no order has two pieces: draw them when they are needed
-    tables = [] if given or own else [random_orders(n_orders, n, generator) for n in sizes]
-
-    def orders_of(d: int, which: np.ndarray) -> Int[Tensor, "sequences N"]:
-        if given:
-            return torch.arange(sizes[d]).expand(len(which), -1)
-        return random_orders(len(which), sizes[d], generator) if own else tables[d][which]
-
     results: list[list[_Rows]] = [[] for _ in data]
     sampler = TreeSampler(model)
     for block in _blocks(sizes, pieces):
-        _run_block(sampler, data, block, orders_of, split_counts(generator), counter, results)
+        _run_block(sampler, data, block, keys, orders == 1, split_counts, counter, results)
     counter.finish()
     split = [len(p.counts) > n_orders for p in pieces]
     return [_collect(*one) for one in zip(results, xs, split, strict=True)]
@@ -387,13 +445,14 @@ def beam_search(model: NCP, x: Any, beam: int = 32) -> Partitions:
     n = len(data[0])
     _check_memory(min(int(beam), bell_number(min(n, 30))) * n)
     results: list[list[_Rows]] = [[]]
-    block = [_Pieces(0, np.array([0]), np.array([1]))]
+    block = [_Pieces(0, np.array([0]), np.array([1]), 0)]
     _run_block(
         TreeSampler(model),
         data,
         block,
-        lambda d, which: torch.arange(n)[None],
-        keep_best(int(beam)),
+        torch.zeros(1, dtype=torch.int64),
+        True,
+        lambda keys: keep_best(int(beam)),
         _Counter(0, None),
         results,
     )
@@ -430,17 +489,17 @@ def assign(model: NCP, x_new: Any, x: Any, labels: Any) -> Float[Tensor, "M K"]:
     encoded = _encode(model, points, folded)
     u = encoded.u.new_zeros(n_clusters + 1, encoded.u.shape[1], dtype=widest(model.device))
     u = u.index_add(0, label, encoded.u.to(u.dtype)).to(model.dtype)  # the last: a new cluster
-    g_hat = torch.addmm(folded.b_g, sampler._embed(u[:-1]), folded.w_g.T)
+    g_hat = sampler.value(u[:-1])
     g_hat = torch.cat([g_hat, torch.zeros_like(g_hat[:1])])
     total = g_hat.sum(0)
     probabilities = []
     for part in torch.split(new, max(1, CHUNK // (n_clusters + 1))):
-        joining = model.encode(part, folded)
-        inner = sampler._embed((u + joining.u[:, None]).flatten(0, 1))
-        y = torch.addmm(folded.b_join, inner, folded.w_join.T).view(len(part), n_clusters + 1, -1)
-        y += total - g_hat + joining.static[:, None]
-        logits = model.logit(y.flatten(0, 1)).view(len(part), n_clusters + 1)
-        probabilities.append(logits.to(widest(logits.device)).softmax(1))
+        joining = _encode(model, part, folded)
+        joined = (u + joining.u[:, None]).flatten(0, 1)
+        y = in_tiles(lambda v: sampler._two_values(v)[1], joined).view(len(part), len(u), -1)
+        y = y + (total - g_hat + joining.static[:, None])
+        logits = in_tiles(sampler._logit, y.flatten(0, 1)).view(len(part), len(u))
+        probabilities.append(log_softmax(logits.to(widest(logits.device))).exp())
     return torch.cat(probabilities)
 
 
@@ -462,6 +521,27 @@ class _Pieces(NamedTuple):
     data_set: int
     orders: np.ndarray
     counts: np.ndarray
+    first: int  # how many of the data set's pieces come before
+
+
+def _data_set_keys(seed: int | None, streams: Sequence[int]) -> Keys:
+    """One key for each data set."""
+    if seed is None:
+        seed = torch.Generator().seed()
+    root = torch.tensor([(int(seed) + 2**63) % 2**64 - 2**63])
+    return child_keys(child_keys(root, root.new_zeros(1)), torch.as_tensor(list(streams)).long())
+
+
+def _piece_keys(key: Keys, kind: int, numbers: np.ndarray) -> Keys:
+    """Keys for the pieces (kind 0) or the orders (kind 1) of a data set."""
+    below = child_keys(key, torch.full_like(key, kind))
+    return child_keys(below, torch.as_tensor(numbers))
+
+
+def numbered_orders(key: Keys, which: np.ndarray, n_points: int) -> Int[Tensor, "sequences N"]:
+    """Random orders, by their numbers: those that sort random numbers."""
+    keys = _piece_keys(key, 1, which)[:, None]
+    return child_keys(keys, torch.arange(n_points)).argsort(1)
 
 
 class _Counter:
@@ -515,7 +595,7 @@ def _pieces(d: int, n_points: int, n_samples: int, n_orders: int) -> _Pieces:
     orders = np.repeat(np.arange(n_orders), parts)
     nth = np.arange(len(orders)) - np.repeat(parts.cumsum() - parts, parts)
     counts = shares[orders] // parts[orders] + (nth < shares[orders] % parts[orders])
-    return _Pieces(d, orders, counts)
+    return _Pieces(d, orders, counts, 0)
 
 
 def _blocks(sizes: list[int], pieces: list[_Pieces]) -> list[list[_Pieces]]:
@@ -525,7 +605,7 @@ def _blocks(sizes: list[int], pieces: list[_Pieces]) -> list[list[_Pieces]]:
     """
     blocks: list[list[_Pieces]] = [[]]
     samples = positions = 0
-    for n, (d, orders, counts) in zip(sizes, pieces, strict=True):
+    for n, (d, orders, counts, _) in zip(sizes, pieces, strict=True):
         at, done = 0, np.concatenate([[0], counts.cumsum()])
         while at < len(counts):
             room = min(BLOCK_SAMPLES - samples, (BLOCK_POSITIONS - positions) // n)
@@ -535,14 +615,17 @@ def _blocks(sizes: list[int], pieces: list[_Pieces]) -> list[list[_Pieces]]:
                 samples = positions = 0
                 continue
             end = max(end, at + 1)
-            blocks[-1].append(_Pieces(d, orders[at:end], counts[at:end]))
+            blocks[-1].append(_Pieces(d, orders[at:end], counts[at:end], at))
             taken = int(done[end] - done[at])
             samples, positions, at = samples + taken, positions + n * taken, end
     return [block for block in blocks if block]
 
 
 def _encode(model: NCP, x: Tensor, folded: Folded) -> Points:
-    parts = [model.encode(part, folded) for part in torch.split(x, CHUNK)]
+    parts = [
+        in_tiles(lambda rows: tuple(model.encode(rows, folded)), part)
+        for part in torch.split(x, CHUNK)
+    ]
     return Points(*(torch.cat(tables) for tables in zip(*parts, strict=True)))
 
 
@@ -550,8 +633,9 @@ def _run_block(
     sampler: TreeSampler,
     data: list[Tensor],
     block: list[_Pieces],
-    orders_of: Callable[[int, np.ndarray], Tensor],
-    policy: Policy,
+    keys: Keys,
+    in_given_order: bool,
+    policy_of: Callable[[Keys], Policy],
     counter: _Counter,
     results: list[list[_Rows]],
 ) -> None:
@@ -561,8 +645,18 @@ def _run_block(
     xs = [data[member.data_set] for member in block]
     sizes = torch.tensor([len(x) for x in xs], device=device)
     members = torch.tensor([len(member.counts) for member in block], device=device)
-    orders = [orders_of(member.data_set, member.orders).to(device) for member in block]
-    orders = [_pad(order, len(xs[0])) for order in orders]
+    of_set = [keys[member.data_set : member.data_set + 1] for member in block]
+    orders = [
+        torch.arange(len(x)).expand(len(member.orders), -1)
+        if in_given_order
+        else numbered_orders(key, member.orders, len(x))
+        for member, key, x in zip(block, of_set, xs, strict=True)
+    ]
+    orders = [_pad(order.to(device), len(xs[0])) for order in orders]
+    of_piece = [
+        _piece_keys(key, 0, member.first + np.arange(len(member.counts)))
+        for member, key in zip(block, of_set, strict=True)
+    ]
     start = (sizes.cumsum(0) - sizes).tolist()
     encoded = _encode(sampler.model, torch.cat(xs), sampler.folded)
     total = encoded.q.new_zeros(len(xs), encoded.q.shape[1], dtype=widest(device))
@@ -574,7 +668,7 @@ def _run_block(
         counts=torch.as_tensor(np.concatenate([member.counts for member in block]), device=device),
         unassigned=torch.repeat_interleave(total, members, 0),
     )
-    drawn = sampler.run(sequences, policy, counter)
+    drawn = sampler.run(sequences, policy_of(torch.cat(of_piece).to(device)), counter)
     ends = torch.searchsorted(drawn.sequence, members.cumsum(0)).tolist()
     first_row = first_sequence = 0
     for member, order, x, end in zip(block, orders, xs, ends, strict=True):
