@@ -502,11 +502,22 @@ class NCP(nn.Module):
         orders: int | str = 1,
         seed: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        engine: Any = None,
+        address: str | None = None,
     ) -> list[Partitions]:
-        """Samples for many data sets of any sizes at once; see `ncp.sampling.sample_many`."""
-        from ncp.sampling import sample_many
+        """Samples for many data sets of any sizes at once; see `ncp.sampling.sample_many`.
 
-        return sample_many(self, xs, n_samples, orders=orders, seed=seed, progress=progress)
+        With `engine="dask"` they are drawn on Dask, at `address` or on workers of this machine;
+        the samples are the same. `ncp.engines.sample_stream` gives them as they come.
+        """
+        if engine is None and address is None:
+            from ncp.sampling import sample_many
+
+            return sample_many(self, xs, n_samples, orders=orders, seed=seed, progress=progress)
+        from ncp.engines import gather
+
+        how: dict[str, Any] = {"orders": orders, "seed": seed, "progress": progress}
+        return gather(self, xs, n_samples, engine=engine, address=address, **how)
 
     def map(self, x: Any, beam: int = 32) -> Partitions:
         """The most probable partitions by beam search; see `ncp.sampling.beam_search`."""
