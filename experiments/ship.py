@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ncp.tabular
 from ncp.checkpoint import Checkpoint, read, write, write_atomically
-from ncp.cli import check_mixture
+from ncp.cli import attach_arrays
 from ncp.diagnostics import CheckPlan, Targets, run_checks
 from ncp.pretrained import DIRECTORY
 
@@ -34,7 +34,9 @@ def thinned(path: Path, most: int = 1000) -> str:
 def measured(checkpoint: Checkpoint, quick: bool) -> dict[str, float]:
     """The numbers of `ncp check`."""
     model = checkpoint.build()
-    mixture = check_mixture(model)
+    mixture = model.mixture
+    assert mixture is not None
+    attach_arrays(mixture, "test")
     targets = Targets.none() if checkpoint.info["name"].endswith("-paper") else None
     plan = CheckPlan.of(mixture, quick=quick, targets=targets)
     report = run_checks(model.log_prob, model.sample_many, mixture, plan=plan)

@@ -129,12 +129,13 @@ def _say(message: str) -> None:
     print(f"ncp: {' '.join(message.split())}", file=sys.stderr)
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         from ncp import __version__
 
         print(f"ncp {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @commands.callback()
@@ -604,6 +605,7 @@ def attach_arrays(mixture: Any, split: str = "train") -> None:
         mixture.likelihood.attach(digits.train_images, digits.train_labels)
     else:
         mixture.likelihood.attach(digits.test_images, digits.test_labels)
+        mixture.likelihood.distort = 0.0  # only training images are distorted
 
 
 def validator(run: RunConfig) -> Callable[[NCP], dict[str, float]] | None:
