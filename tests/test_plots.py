@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ncp import diagnostics, plots
+from ncp import diagnostics, plots, summary
 
 
 @pytest.fixture
@@ -82,6 +82,93 @@ def test_check_figure(
     assert len(figure.axes) == 7 + with_ess
     figure.savefig(tmp_path / "check.png", dpi=40)
     assert (tmp_path / "check.png").stat().st_size > 1000
+
+
+# -- clusters --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 12])
+@pytest.mark.parametrize("n", [1, 2, 40])
+def test_clusters_are_drawn_point_by_point(ax: Axes, width: int, n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 3 - (n > 5)
+    assert plots.clusters(ax, rng.normal(size=(n, width)), labels, rng.random(n)) is ax
+    drawn = [np.asarray(points.get_offsets()) for points in ax.collections]
+    assert sum(len(points) for points in drawn) == n
+    assert len(drawn) == len(np.unique(labels))
+
+
+def test_confidence_is_transparency(ax: Axes) -> None:
+    plots.clusters(ax, np.eye(2), np.array([0, 0]), np.array([0.1, 1.0]))
+    alpha = np.asarray(ax.collections[0].get_alpha())
+    assert alpha[0] < 0.3 < 0.9 < alpha[1]
+
+
+def test_many_points_and_missing_values(ax: Axes, seed: int) -> None:
+    x = np.random.default_rng(seed).normal(size=(plots.MOST_POINTS + 500, 3))
+    x[0] = np.nan
+    plots.clusters(ax, x, np.zeros(len(x), dtype=int))
+    assert len(np.asarray(ax.collections[0].get_offsets())) == plots.MOST_POINTS
+
+
+def test_principal_axes_are_named_and_ordered(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(200, 1)) + 0.1 * rng.normal(size=(200, 4))
+    xy, (first, second) = plots.plane(x)
+    assert xy[:, 0].var() > 10 * xy[:, 1].var()
+    assert first.startswith("principal axis 1 (99%")
+    assert "principal axis 2" in second
+
+
+def test_names_are_not_mathematics(ax: Axes, tmp_path: Path) -> None:
+    figure = ax.get_figure()
+    assert isinstance(figure, Figure)
+    plots.clusters(ax, np.eye(2), np.array([0, 1]), names=["$\\frac{1}", "a_b^$"])
+    figure.savefig(tmp_path / "names.png")
+    assert plots.plain("x" * 100) == "x" * 37 + "..."
+
+
+def test_posterior_of_k(ax: Axes) -> None:
+    k = summary.Discrete(np.array([1, 2, 4]), np.array([0.2, 0.7, 0.1]))
+    assert plots.posterior_of_k(ax, k, chosen=2) is ax
+    heights = [bar.get_height() for bar in ax.patches]  # type: ignore[attr-defined]
+    assert heights == [0.2, 0.7, 0.1]
+    colours = {to_hex(bar.get_facecolor()) for bar in ax.patches}
+    assert len(colours) == 2
+
+
+def test_similarity_is_ordered_by_cluster(ax: Axes) -> None:
+    labels = np.array([0, 1, 0, 1, 1])
+    matrix = (labels[:, None] == labels).astype(float)
+    assert plots.similarity_matrix(ax, matrix, labels) is ax
+    shown = np.asarray(ax.images[0].get_array())
+    np.testing.assert_array_equal(shown[:3, :3], 1)
+    np.testing.assert_array_equal(shown[:3, 3:], 0)
+
+
+def test_pair_plot_takes_the_columns_that_matter(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(60) % 2
+    x = rng.normal(size=(60, 6))
+    x[:, 4] += 9 * labels
+    figure = plots.pair_plot(x, labels, names=list("abcdef"))
+    assert len(figure.axes) == 16
+    assert "e" in {ax.get_xlabel() for ax in figure.axes}
+    assert len(plots.pair_plot(x[:, :3], labels).axes) == 9
+
+
+def test_training_figure(tmp_path: Path) -> None:
+    log = [
+        {"step": s, "nll": 1 / s, "accuracy": 0.5, "permutation_variance": 1.0 / s}
+        for s in range(10, 500, 10)
+    ]
+    figure = plots.training_figure([*log, {"step": 500, "held_out_nll": 0.3}], "a run")
+    middle = figure.axes[1]
+    assert middle.get_yscale() == "log"
+    smooth = np.asarray(middle.lines[1].get_ydata())
+    assert smooth[-1] == pytest.approx(np.mean([line["nll"] for line in log[-10:]]))
+    with pytest.raises(ValueError, match="at least one line"):
+        plots.training_figure([])
 
 
 def test_the_palette_is_okabe_and_itos() -> None:

@@ -276,7 +276,7 @@ def pair_plot(
             if i == j:
                 _column_histogram(ax, flat[:, i], np.asarray(labels))
             else:
-                clusters(ax, flat[:, [i, j]], labels, confidence, size=5)
+                clusters(ax, flat[:, [i, j]], labels, confidence, size=5.0)
             ax.set(xlabel="", ylabel="")
             if row == d - 1:
                 ax.set_xlabel(plain(names[i], 24))
@@ -364,12 +364,12 @@ def similarity_matrix(ax: Axes, matrix: np.ndarray, labels: np.ndarray) -> Axes:
 
 def training_curve(
     ax: Axes,
-    steps: Sequence[float],
+    steps: Sequence[int],
     values: Sequence[float],
     name: str,
     log: bool = False,
     window: int = 100,
-    held_out: tuple[Sequence[float], Sequence[float]] | None = None,
+    held_out: tuple[Sequence[int], Sequence[float]] | None = None,
 ) -> Axes:
     """A monitor of training: what was logged, and its mean over a sliding window of steps.
 

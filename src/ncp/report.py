@@ -268,7 +268,7 @@ def _partitions_section(c: Clustering) -> str:
 
 
 def _thumbnail(ax: Axes, table: np.ndarray, labels: np.ndarray) -> None:
-    plots.clusters(ax, table, labels, size=8)
+    plots.clusters(ax, table, labels, size=8.0)
     ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
 
 

@@ -1,0 +1,308 @@
+"""The command line: right answers, one-line errors, exit codes, nothing half-written."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import ncp
+from ncp import cli, pretrained
+from tests.small_models import install
+
+HEAVY = ("torch", "matplotlib", "pandas", "sklearn", "numba", "lightning_fabric", "scipy")
+OUTPUTS = {"labels.csv", "samples.npz", "summary.json", "report.html"}
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pretrained, "DIRECTORY", weights)
+
+
+@pytest.fixture
+def data(tmp_path: Path, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(rng.normal(size=(25, 3)), columns=["a", "b", "c"])
+    frame["kind"] = "text"
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    return tmp_path / "data.csv"
+
+
+def run(*arguments: object) -> int:
+    return cli.app([str(argument) for argument in arguments])
+
+
+def files(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+
+
+QUICK = ("--samples", 20, "--orders", 2)
+
+
+def test_writes_everything(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cluster", data, *QUICK, "--out", "here") == 0
+    out = Path("here")
+    assert files(out) == OUTPUTS
+    labels = pd.read_csv(out / "labels.csv")
+    assert list(labels.columns) == ["row", "cluster", "confidence"]
+    assert len(labels) == 25
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["columns"] == ["a", "b", "c"]
+    assert any("kind" in note for note in summary["notes"])
+    assert ncp.Partitions.load(out / "samples.npz").n_samples == 20
+    assert np.load(out / "samples.npz")["samples"].shape == (20, 25)
+    assert "<html" in (out / "report.html").read_text()
+    printed = capsys.readouterr()
+    assert "report.html" in printed.out
+    assert printed.err == ""
+
+
+def test_default_folder_and_formats(data: Path) -> None:
+    assert run("cluster", data, *QUICK, "--no-report", "--format", "json", "-q") == 0
+    folder = Path("ncp-output/data")
+    assert files(folder) == {"labels.json", "samples.npz", "summary.json"}
+    assert len(json.loads((folder / "labels.json").read_text())) == 25
+    assert run("cluster", data, *QUICK, "--no-report", "--format", "parquet", "-q") == 0
+    assert len(pd.read_parquet(folder / "labels.parquet")) == 25
+
+
+def test_seed_decides(data: Path) -> None:
+    for out in ("one", "two"):
+        assert run("cluster", data, *QUICK, "--no-report", "-q", "--seed", 3, "--out", out) == 0
+    assert Path("one/labels.csv").read_bytes() == Path("two/labels.csv").read_bytes()
+
+
+def test_json_for_machines(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cluster", data, *QUICK, "--no-report", "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["errors"] == []
+    assert printed["results"][0]["n_points"] == 25
+
+
+def test_quiet_is_quiet(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cluster", data, *QUICK, "--no-report", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_standard_input(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = io.TextIOWrapper(io.BytesIO(data.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", fed)
+    assert run("cluster", "-", *QUICK, "--columns", "a,c", "--no-report", "-q", "--out", "in") == 0
+    assert json.loads(Path("in/summary.json").read_text())["columns"] == ["a", "c"]
+
+
+def test_one_row(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("a,b\n1,2\n")
+    assert run("cluster", "one.csv", *QUICK, "-q", "--out", "one") == 0
+    assert files(Path("one")) == OUTPUTS
+
+
+def test_many_files_with_a_bad_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "BLOCK_FILES", 3)
+    for i in range(7):
+        np.savetxt(tmp_path / f"f{i}.csv", np.random.default_rng(i).normal(size=(8, 2)))
+    (tmp_path / "f3.csv").write_bytes(b"")
+    assert run("cluster", "f*.csv", *QUICK, "--no-report", "--out", "all") == cli.SOME_FAILED
+    assert files(Path("all")) == {f"f{i}" for i in range(7) if i != 3}
+    printed = capsys.readouterr()
+    assert printed.err == "ncp: f3.csv: is empty; a table needs at least one row of numbers\n"
+
+
+def test_resume_skips_what_is_there(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("cluster", data, *QUICK, "--no-report", "-q", "--out", "r") == 0
+    before = Path("r/summary.json").stat().st_mtime_ns
+    again = ("cluster", data, "--no-report", "-q", "--out", "r", "--resume", "--orders", 2)
+    assert run(*again, "--samples", 20) == 0
+    assert Path("r/summary.json").stat().st_mtime_ns == before
+    assert run(*again, "--samples", 21) == 0  # other settings: done again
+    assert Path("r/summary.json").stat().st_mtime_ns > before
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (bytes(range(256)) * 9, "binary file"),
+        (b"a,b\nx,y\n", "no numeric column"),
+        (b"a,b\n1,2\n1,2,3\n", "not a regular table"),
+    ],
+)
+def test_bad_data_is_one_line(
+    tmp_path: Path, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.csv").write_bytes(content)
+    assert run("cluster", "bad.csv", "--out", "never") == cli.BAD_INPUT
+    error = capsys.readouterr().err
+    assert error.startswith("ncp: bad.csv: ")
+    assert said in error
+    assert error.count("\n") == 1
+    assert not Path("never").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("cluster",), 2, "Missing argument"),
+        (("nonesuch",), 2, "No such command"),
+        (("cluster", "data.csv", "--nonesuch"), 2, "No such option"),
+        (("cluster", "data.csv", "--samples", "0"), 2, "--samples"),
+        (("cluster", "data.csv", "--samples", "many"), 2, "--samples"),
+        (("cluster", "nonesuch.csv"), 3, "no such file"),
+        (("cluster", "*.nonesuch"), 3, "no file matches"),
+        (("cluster", "data.csv", "--model", "nonesuch"), 3, "tabular, gaussian-2d"),
+        (("cluster", "data.csv", "--model", "gaussian-2d"), 3, "Expected 2 columns"),
+        (("cluster", "data.csv", "--columns", "z"), 3, "its columns are a, b, c, kind"),
+        (("cluster", "data.csv", "--noise-sd", "-1"), 3, "noise_sd > 0"),
+        (("cluster", "data.csv", "--noise-sd", "1", "--scale", "1"), 3, "scale or noise_sd"),
+        (("cluster", "data.csv", "--reweight", "-n", "5"), 3, "joint density"),
+        (("check", "nonesuch"), 3, "Expected the name of a model"),
+        (("plot-training", "."), 3, "holds no log.jsonl"),
+        (("train",), 2, "CONFIG.toml or --resume"),
+        (("train", "nonesuch.toml"), 3, "no such file"),
+        (("train", "--resume", "."), 3, "no checkpoint"),
+        (("bench", "nonesuch"), 3, "there is no benchmark"),
+    ],
+)
+def test_mistakes(
+    data: Path,
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(*arguments) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("ncp: ")
+    assert error.count("\n") == 1
+
+
+def test_a_bug_is_one_line_too(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("ncp.clustering.cluster_many", broken)
+    assert run("cluster", data, "--out", "never") == cli.BUG
+    assert "unexpected RuntimeError: surprise" in capsys.readouterr().err
+    assert not Path("never").exists()
+    with pytest.raises(RuntimeError, match="surprise"):
+        run("--debug", "cluster", data)
+
+
+def test_a_full_disk_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ncp import checkpoint
+
+    real = checkpoint.write_atomically
+
+    def full(path: Path, content: bytes) -> None:
+        if path.name == "summary.json":
+            raise OSError(28, "No space left on device", str(path))
+        real(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    assert run("cluster", data, *QUICK, "--no-report", "--out", "full") == cli.BAD_INPUT
+    assert files(Path("full")) == set()
+
+
+def test_units_and_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = 0.02 * np.random.default_rng(0).normal(size=(20, 2))
+    np.save("cells.npy", x)
+    options = ("--model", "gaussian-2d", *QUICK, "--no-report")
+    assert run("cluster", "cells.npy", *options) == 0
+    assert "noise_sd" in capsys.readouterr().out
+    assert run("cluster", "cells.npy", *options, "--noise-sd", 0.02) == 0
+    printed = capsys.readouterr().out
+    assert "multiplied by 50" in printed
+    assert "Warning" not in printed
+
+
+def test_models(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("models") == 0
+    assert "any numeric table" in capsys.readouterr().out
+    assert run("models", "--json") == 0
+    assert [card["name"] for card in json.loads(capsys.readouterr().out)] == [
+        "tabular",
+        "gaussian-2d",
+    ]
+
+
+CONFIG = """
+name = "tiny"
+[mixture]
+sizes = [5, 8]
+prior = { kind = "CRP", alpha = 0.7 }
+likelihood = { kind = "GaussianKnownVariance", dim = 1, prior_sd = 10.0, noise_sd = 1.0 }
+[model]
+h_width = 8
+h_depth = 2
+h_dim = 8
+width = 8
+g_depth = 2
+g_dim = 8
+f_depth = 2
+[training]
+steps = 6
+points_per_step = 60
+log_every = 2
+validate_every = 6
+"""
+
+
+def test_train_resume_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tiny.toml").write_text(CONFIG)
+    assert run("train", "tiny.toml", "--quiet", "--out", "run") == 0
+    assert Path("run/tiny.safetensors").exists()
+    log = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
+    measured = next(line for line in log if "last_point_tv" in line)
+    assert 0 <= measured["last_point_tv"] <= 1
+    assert 0 <= measured["ess_median"] <= 1
+    assert run("train", "--resume", "run", "--quiet") == 0
+    assert run("plot-training", "run", "--out", "curves.png") == 0
+    assert Path("curves.png").stat().st_size > 5000
+    (tmp_path / "wrong.toml").write_text(CONFIG + "\nunknown = 3\n")
+    assert run("train", "wrong.toml") == 3
+    assert "unknown" in capsys.readouterr().err
+
+
+def test_starts_light() -> None:
+    """Neither `import ncp` nor `ncp --help` waits for anything heavy."""
+    for code in ("import ncp", "from ncp.cli import app; app(['--help'])"):
+        look = f"import sys; {code}; print([m for m in {HEAVY!r} if m in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_help_reads_like_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    printed = capsys.readouterr().out
+    for command in ("cluster", "models", "train", "check", "reproduce", "data", "bench"):
+        assert command in printed
+    assert "Exit codes" in printed
+    assert run("--version") == 0
+    assert ncp.__version__ in capsys.readouterr().out
+
+
+def test_public_names() -> None:
+    source = Path(ncp.__file__).read_text()
+    for name in ncp._HOME_OF:
+        assert f"import {name} as {name}\n" in source  # type checkers see it, too
+        assert getattr(ncp, name) is not None
+        assert name in dir(ncp)
+    with pytest.raises(AttributeError, match="nonesuch"):
+        ncp.nonesuch  # noqa: B018
