@@ -29,6 +29,9 @@ format: setup
 types: setup
 	$(BIN)/mypy
 
+demo: setup
+	$(BIN)/ncp cluster examples/iris.csv --out demo-output
+
 bench: setup
 	$(BIN)/python benchmarks $(BENCH)
 
