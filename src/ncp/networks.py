@@ -76,7 +76,7 @@ class ConvEncoder(nn.Module):
         x = x.unsqueeze(1) if x.dim() == 3 else x
         # Channels last and few images at a time: two to three times faster on a CPU.
         x = x.contiguous(memory_format=torch.channels_last)
-        return torch.cat([self._encode(part) for part in x.split(256)])
+        return torch.cat([self._encode(part) for part in torch.split(x, 256)])
 
     def _encode(self, x: Float[Tensor, "points ..."]) -> Float[Tensor, "points d_h"]:
         x = torch.relu(nn.functional.max_pool2d(self.conv1(x), 2))

@@ -216,7 +216,7 @@ def _fig2(say: Say) -> Reproduced:
     model = load("mnist")
     images, digits, posterior = most_ambiguous(model)
     order = np.argsort(-posterior.counts, kind="stable")[:6]
-    figure = _figure(11, 17)
+    figure = _figure(11, 12)
     first, second = _halves(figure, 1.0, 1.55)
     _draw_digit_rows(first, images, posterior[order])
     cases = list(digit_cases(10, seed=1))
