@@ -18,6 +18,9 @@ test: setup
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
 
+fuzz: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz $(FUZZ_SECONDS)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -16,13 +16,14 @@ import io
 import os
 import sys
 import warnings
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ncp._partitions_files import Archive, read_array, read_some, refusing
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -133,14 +134,11 @@ def _shown(source: str) -> str:
 def _frame(content: bytes) -> tuple[DataFrame | np.ndarray, bool]:
     """Columns of anything, or an array; and whether the columns have names of their own."""
     if content[:2] == b"\x1f\x8b":
-        try:
-            content = gzip.decompress(content)
-        except (OSError, EOFError) as error:
-            raise ValueError(f"is not a complete gzip file ({error})") from None
+        content = read_some(gzip.GzipFile(fileobj=io.BytesIO(content)), "a complete gzip file")
     if not content.strip():
         raise ValueError("is empty; a table needs at least one row of numbers")
     if content[:6] == b"\x93NUMPY":
-        return _load_array(content, np.load), False
+        return _check_array(read_array(content)), False
     if content[:4] == b"PK\x03\x04":
         return _load_zip(content), False
     if content[:4] == b"PAR1":
@@ -151,32 +149,16 @@ def _frame(content: bytes) -> tuple[DataFrame | np.ndarray, bool]:
 # -- binary files ----------------------------------------------------------------------------------
 
 
-def _load_array(content: bytes, load: Any) -> np.ndarray:
-    try:
-        array = load(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise ValueError(f"is not a NumPy file of numbers ({error})") from None
-    return _check_array(np.asarray(array))
-
-
 def _load_zip(content: bytes) -> np.ndarray:
-    try:
-        inside = zipfile.ZipFile(io.BytesIO(content)).namelist()
-    except zipfile.BadZipFile:
-        raise ValueError("is a damaged zip file") from None
-    if any(name.startswith("xl/") for name in inside):
+    file = Archive(content)
+    if any(name.startswith("xl/") for name in file.members):
         raise ValueError("is an Excel file; save the sheet as CSV first")
-    arrays = [name.removesuffix(".npy") for name in inside if name.endswith(".npy")]
-    if len(arrays) != len(inside) or not arrays:
+    if len(file.names) != len(file.members) or not file.names:
         raise ValueError(f"is a zip file but not NPZ; expected {KINDS}")
-    wanted = [name for name in arrays if name.lower() in ("x", "data")] or arrays
+    wanted = [name for name in file.names if name.lower() in ("x", "data")] or file.names
     if len(wanted) > 1:
-        raise ValueError(f"holds several arrays ({', '.join(arrays[:8])}); name the data 'x'")
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            return _check_array(file[wanted[0]])
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"is not an NPZ file of numbers ({error})") from None
+        raise ValueError(f"holds several arrays ({', '.join(file.names[:8])}); name the data 'x'")
+    return _check_array(file[wanted[0]])
 
 
 def _check_array(array: np.ndarray) -> np.ndarray:
@@ -197,9 +179,11 @@ def _load_parquet(content: bytes) -> DataFrame:
     import pandas
 
     try:
-        frame = pandas.read_parquet(io.BytesIO(content))
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise ValueError(f"is not a readable Parquet file ({_one_line(error)})") from None
+        with refusing("a readable Parquet file"):
+            frame = pandas.read_parquet(io.BytesIO(content))
+    except (pyarrow.ArrowException, ValueError) as error:
+        said = _one_line(error).removeprefix("is not a readable Parquet file ")
+        raise ValueError(f"is not a readable Parquet file ({said.strip('()')})") from None
     if len(frame) == 0:
         raise ValueError("has no rows")
     return frame
@@ -421,7 +405,7 @@ def _parse(series: Series[Any]) -> tuple[np.ndarray, list[str]]:
 
 
 def _spread(series: Series[Any], name: str) -> tuple[list[np.ndarray], list[str]]:
-    cells = series.astype(str).str.strip().to_numpy()
+    cells = series.astype(str).fillna("").str.strip().to_numpy().astype(str)
     values = np.unique(cells)
     if len(values) > 50:
         raise ValueError(f"column {name!r} has {len(values)} different values, too many to one-hot")

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -39,13 +40,17 @@ LARGEST_ENUMERATION = 12  # Bell(12) is 4.2 million rows, 400 MB; Bell(13) would
 def as_tensor(array: ArrayLike) -> Tensor:
     """A tensor with the array's values, those of lists in float64 or int64.
 
-    Read-only and reversed numpy arrays are copied, which torch cannot share.
+    Read-only, reversed and foreign-endian numpy arrays are copied, which torch cannot share.
     """
-    if isinstance(array, Sequence) and not any(isinstance(item, Tensor) for item in array):
+    tensors = isinstance(array, Sequence) and any(isinstance(item, Tensor) for item in array)
+    if not isinstance(array, Tensor) and not tensors:
         array = np.asarray(array)
     if isinstance(array, np.ndarray):
         if array.dtype.kind not in "biuf":
             raise ValueError(f"Expected an array of numbers but got dtype {array.dtype}")
+        if array.dtype.itemsize > 8:
+            array = array.astype(np.float64)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
         if not array.flags.writeable or any(stride < 0 for stride in array.strides):
             array = array.copy()
     return torch.as_tensor(array)
@@ -358,15 +363,16 @@ class Partitions:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Partitions:
-        """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
-            names = set(file.files)
-            if not {"labels", "counts", "log_q"} <= names:
-                raise ValueError(
-                    f"Expected a file with labels, counts and log_q but got {sorted(names)}"
-                )
-            log_weights = file["log_weights"] if "log_weights" in names else None
-            return cls(file["labels"], file["counts"], file["log_q"], log_weights)
+        """Read what `save` wrote; anything else is refused with a `ValueError`."""
+        from ncp._partitions_files import Archive
+
+        file = Archive(Path(path).read_bytes())
+        if not {"labels", "counts", "log_q"} <= set(file.names):
+            raise ValueError(
+                f"Expected a file with labels, counts and log_q but got {sorted(file.names)}"
+            )
+        log_weights = file["log_weights"] if "log_weights" in file.names else None
+        return cls(file["labels"], file["counts"], file["log_q"], log_weights)
 
     # -- answers: the code is in ncp.importance and ncp.summary, imported when asked for ---------
 

@@ -64,7 +64,7 @@ Policy = Callable[[Tensor, Tensor, Tensor, Tensor], Children]
 Keys = Int[Tensor, "..."]  # 64 bits each; whoever knows a key can draw its random numbers
 
 
-def child_keys(key: Keys, number: Int[Tensor, "..."]) -> Keys:
+def child_keys(key: Keys, number: Keys) -> Keys:
     """Independent-looking keys below a key: SplitMix64 started there, at its number-th output.
 
     The 64-bit finaliser of Steele, Lea and Flood (2014), in wrapping signed integers.
@@ -78,7 +78,7 @@ def child_keys(key: Keys, number: Int[Tensor, "..."]) -> Keys:
     return z ^ ((z >> 31) & 0x1FFFFFFFF)
 
 
-def uniforms(keys: Keys, dtype: torch.dtype) -> Float[Tensor, "..."]:
+def uniforms(keys: Keys, dtype: torch.dtype) -> Tensor:
     """A number in [0, 1) for each key, from its highest bits."""
     bits = 53 if dtype == torch.float64 else 24
     highest: Tensor = (keys >> (64 - bits)) & (2**bits - 1)
@@ -572,7 +572,7 @@ def _check_orders(n_samples: int, orders: int | str) -> int:
 
 def _check_memory(n_labels: int) -> None:
     """Refuse a call whose result would not fit, before any work is done."""
-    needed, available = 2 * 8 * n_labels, _physical_memory()
+    needed, available = 2 * 8 * n_labels, _memory()
     if needed > available:
         raise ValueError(
             f"Expected samples that fit in {available / 2**30:.1f} GiB of memory but the request "
@@ -580,11 +580,16 @@ def _check_memory(n_labels: int) -> None:
         )
 
 
-def _physical_memory() -> int:
+def _memory() -> int:
+    """What the machine has, or what the process may take (`ulimit -v`) if that is less."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ImportError, AttributeError, ValueError, OSError):  # not a POSIX system
         return 2**34
+    return physical if limit == resource.RLIM_INFINITY else min(physical, limit)
 
 
 def _pieces(d: int, n_points: int, n_samples: int, n_orders: int) -> _Pieces:

@@ -1,0 +1,85 @@
+"""NumPy files from strangers: only numbers, and no more memory than a limit.
+
+A header may promise any shape, and an archive may unpack to any size. So an array is read only if
+the bytes that its header promises are there, and a member of an archive only up to `LARGEST` bytes.
+Whatever is wrong is a `ValueError`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tokenize import TokenError
+from typing import IO
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+
+LARGEST = 2**31  # bytes of a member or a compressed file, unpacked
+FAULTS = (OSError, EOFError, LookupError, RuntimeError, ArithmeticError, MemoryError)
+PARSING = (SyntaxError, TypeError, AttributeError, TokenError, BadZipFile, zlib.error, Warning)
+
+
+@contextmanager
+def refusing(kind: str) -> Iterator[None]:
+    """Whatever goes wrong is the file's fault."""
+    try:
+        yield
+    except (*FAULTS, *PARSING) as error:
+        raise ValueError(f"is not {kind} ({error})") from error
+
+
+def read_array(content: bytes) -> np.ndarray:
+    """The array of an NPY file.
+
+    >>> file = io.BytesIO()
+    >>> np.save(file, np.arange(3))
+    >>> read_array(file.getvalue())
+    array([0, 1, 2])
+    """
+    file = io.BytesIO(content)
+    with refusing("a NumPy file of numbers"):
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"is not a NumPy file of numbers (format {version})")
+        read = np.lib.format.read_array_header_1_0
+        if version == (2, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        if dtype.hasobject:
+            raise ValueError("is not a NumPy file of numbers (it holds Python objects)")
+        promised = math.prod(shape) * dtype.itemsize
+        there = len(content) - file.tell()
+        if any(side < 0 for side in shape) or promised > there:
+            raise ValueError(
+                f"is not a complete NumPy file: shape {shape} takes {promised} bytes, {there} are "
+                "there"
+            )
+        return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
+
+
+def read_some(file: IO[bytes] | io.BufferedIOBase, kind: str) -> bytes:
+    """All of a file that is unpacked as it is read, unless that is too much."""
+    with refusing(kind):
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"unpacks to more than {LARGEST / 2**30:.3g} GiB, which is not read")
+    return content
+
+
+class Archive:
+    """The arrays of an NPZ file, by name."""
+
+    def __init__(self, content: bytes) -> None:
+        with refusing("a complete zip file"):
+            self._zip = ZipFile(io.BytesIO(content))
+            self.members = self._zip.namelist()
+        self.names = [name.removesuffix(".npy") for name in self.members if name.endswith(".npy")]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with refusing("a complete zip file"), self._zip.open(f"{name}.npy") as file:
+            content = read_some(file, "a complete zip file")
+        return read_array(content)

@@ -1,0 +1,451 @@
+"""Bad input by the hundred thousand: files, configs, checkpoints, arrays, labels.
+
+    python -m tests.fuzz [seconds]          (make fuzz; FUZZ_SECONDS=60 make fuzz)
+
+Each target gets an input that hypothesis makes up and may do one of two things: succeed, or raise
+the `ValueError` that the caller of a library expects. Anything else (another exception, a warning,
+more than `SECONDS` for one input, more than `BYTES` of memory at once) is a failure, which
+hypothesis shrinks and prints. Targets take turns until the time is over and every target has had
+its share of `CASES`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import struct
+import sys
+import tempfile
+import time
+import tracemalloc
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from hypothesis.strategies import SearchStrategy
+
+from ncp import _readers
+from ncp.checkpoint import load_model, save_model
+from ncp.clustering import cluster
+from ncp.model import NCP
+from ncp.partitions import Partitions, canonical, check_labels, counts, is_canonical
+from ncp.training import RunConfig
+from tests.small_models import gaussian, tabular
+
+CASES = 100_000
+SECONDS = 20.0  # for one input, on a busy machine
+BYTES = 512 * 2**20
+ROUND = 250  # inputs of a target before the next has its turn
+MINIMUM = 20
+
+Target = Callable[[Any], object]
+
+
+# -- files of data ---------------------------------------------------------------------------------
+
+CELL = st.one_of(
+    st.floats().map(str),
+    st.integers(-(10**20), 10**20).map(str),
+    st.sampled_from(["", "NA", "nan", "inf", "-Infinity", "1e999", "0x10", "1_0", "1,5", '"', "'"]),
+    st.text(max_size=6),
+)
+LINE = st.lists(CELL, max_size=5).flatmap(
+    lambda cells: st.sampled_from(",;\t| ").map(lambda d: d.join(cells))
+)
+TEXT = st.lists(LINE, max_size=8).flatmap(
+    lambda lines: st.sampled_from(["\n", "\r\n", "\r"]).map(lambda end: end.join(lines))
+)
+ENCODING = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+CSV = st.builds(lambda text, encoding: text.encode(encoding, "replace"), TEXT, ENCODING)
+
+
+def spoilt(content: bytes) -> SearchStrategy[bytes]:
+    """A file with some bytes changed, cut off, doubled or put in."""
+    where = st.integers(0, max(0, len(content) - 1))
+    changes = st.lists(st.tuples(where, st.integers(0, 255)), min_size=1, max_size=4)
+
+    def change(pairs: list[tuple[int, int]]) -> bytes:
+        new = bytearray(content)
+        for at, byte in pairs:
+            if at < len(new):
+                new[at] = byte
+        return bytes(new)
+
+    return st.one_of(
+        changes.map(change),
+        where.map(lambda at: content[:at]),
+        st.tuples(where, where).map(lambda p: content[: p[0]] + content[p[1] :]),
+        st.tuples(where, st.binary(max_size=20)).map(
+            lambda p: content[: p[0]] + p[1] + content[p[0] :]
+        ),
+    )
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def parquet() -> bytes:
+    import pandas
+
+    buffer = io.BytesIO()
+    frame = pandas.DataFrame({"a": [1.0, 2.0, None], "b": [1, 2, 3], "c": ["x", "y", None]})
+    frame.to_parquet(buffer)
+    return buffer.getvalue()
+
+
+def lying_npy(shape: tuple[int, ...], descr: str) -> bytes:
+    """An array file whose header promises any shape, over no data."""
+    header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header + b"\n"
+
+
+def zipped(members: list[tuple[str, bytes]]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members:
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+ARRAY = npst.arrays(
+    st.one_of(npst.floating_dtypes(), npst.integer_dtypes(), npst.boolean_dtypes())
+    | st.sampled_from([np.dtype("U3"), np.dtype("S2"), np.dtype("M8[s]"), np.dtype("c16")]),
+    npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4),
+)
+SHAPE = st.lists(st.integers(-(2**40), 2**63 - 1), max_size=3).map(tuple)
+DESCR = st.sampled_from(["<f8", "|O", "<U9", "|V7", "f8", "", "<c16", "[('a', '<f8')]"])
+LYING = st.builds(lying_npy, SHAPE, DESCR)
+NAME = st.sampled_from(["x.npy", "y.npy", "data.npy", "../../x.npy", "xl/a", "a.txt", "a"])
+ZIP = st.lists(st.tuples(NAME, st.one_of(st.binary(max_size=30), LYING)), max_size=3).map(
+    lambda members: zipped(list(dict(members).items()))
+)
+FILES = st.one_of(
+    CSV,
+    ARRAY.map(npy),
+    ARRAY.map(lambda array: npz(x=array)),
+    LYING,
+    ZIP,
+    spoilt(npy(np.ones((3, 2)))),
+    spoilt(npz(x=np.ones((3, 2)))),
+    spoilt(parquet()),
+    st.builds(gzip.compress, CSV),
+    spoilt(gzip.compress(b"a,b\n1,2\n3,4\n")),
+    st.binary(max_size=60),
+)
+CHOICE = st.none() | st.lists(st.sampled_from(["1", "2", "a", "", "b", "99"]), max_size=3)
+
+
+def read_file(case: tuple[bytes, list[str] | None, list[str] | None]) -> None:
+    content, columns, one_hot = case
+    table = _readers.read_table("file", content, columns or None, one_hot or [])
+    assert table.values.ndim >= 2
+    assert table.values.dtype == np.float64
+    assert not np.isinf(table.values).any()
+
+
+# -- configs and checkpoints -----------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = [path.read_bytes() for path in sorted((ROOT / "experiments").glob("*.toml"))]
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+def _lines(content: bytes) -> SearchStrategy[bytes]:
+    lines = content.splitlines()
+    value = st.sampled_from(
+        [
+            b"-1",
+            b"0",
+            b"1e400",
+            b"nan",
+            b"[]",
+            b"{}",
+            b'""',
+            b"true",
+            b"99999999999999999999",
+            b"[[",
+        ]
+    )
+    at = st.integers(0, len(lines) - 1)
+
+    def change(i: int, new: bytes) -> bytes:
+        key = lines[i].partition(b"=")[0]
+        return b"\n".join([*lines[:i], key + b"= " + new, *lines[i + 1 :]])
+
+    return st.builds(change, at, value)
+
+
+CONFIG = st.one_of(
+    *(spoilt(content) for content in CONFIGS), *(_lines(content) for content in CONFIGS)
+)
+
+
+def read_config(content: bytes) -> None:
+    path = Path(_scratch(), "run.toml")
+    path.write_bytes(content)
+    run = RunConfig.from_toml(path)
+    RunConfig.from_dict(run.to_dict())
+
+
+def checkpoint_bytes() -> bytes:
+    path = Path(_scratch(), "model.safetensors")
+    save_model(path, gaussian(), step=1)
+    return path.read_bytes()
+
+
+def _scratch(made: list[str] = []) -> str:  # noqa: B006  one folder for the whole run
+    if not made:
+        folder = tempfile.TemporaryDirectory(prefix="ncp-fuzz-")
+        _KEEP.append(folder)
+        made.append(folder.name)
+    return made[0]
+
+
+_KEEP: list[Any] = []
+
+
+def _header(content: bytes) -> SearchStrategy[bytes]:
+    """A checkpoint whose header says something else."""
+    (length,) = struct.unpack("<Q", content[:8])
+    head, body = json.loads(content[8 : 8 + length]), content[8 + length :]
+    names = sorted(set(head) - {"__metadata__"})
+    ours = json.loads(head["__metadata__"]["ncp"])
+    numbers = st.one_of(st.integers(-5, 2**63), st.floats(), st.text(max_size=3))
+    tensor = st.fixed_dictionaries(
+        {},
+        optional={
+            "dtype": st.sampled_from(["F32", "F64", "I8", "BOOL", "BF16", "F8_E4M3", "X"]),
+            "shape": st.lists(numbers, max_size=3),
+            "data_offsets": st.lists(numbers, max_size=3),
+        },
+    )
+
+    def pack(new: dict[str, Any], claimed: int | None) -> bytes:
+        text = json.dumps(new).encode()
+        return struct.pack("<Q", len(text) if claimed is None else claimed) + text + body
+
+    def about_tensor(name: str, change: dict[str, Any], claimed: int | None) -> bytes:
+        return pack(head | {name: head[name] | change}, claimed)
+
+    def about_us(key: str, sub: str, value: Any) -> bytes:
+        changed = ours | {key: value}
+        if isinstance(ours.get(key), dict) and sub in ours[key]:
+            changed = ours | {key: ours[key] | {sub: value}}
+        return pack(head | {"__metadata__": {"ncp": json.dumps(changed)}}, None)
+
+    keys = st.sampled_from(sorted(ours))
+    inner = st.sampled_from(sorted({*ours["model"], *ours["mixture"], "none"}))
+    claimed = st.none() | st.integers(0, 2**64 - 1)
+    return st.one_of(
+        st.builds(about_tensor, st.sampled_from(names), tensor, claimed),
+        st.builds(about_us, keys, inner, PLAIN),
+    )
+
+
+def read_checkpoint(content: bytes) -> None:
+    path = Path(_scratch(), "some.safetensors")
+    path.write_bytes(content)
+    model = load_model(path)
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+# -- arrays ----------------------------------------------------------------------------------------
+
+NUMBERS = st.floats(width=64) | st.sampled_from([0.0, 1e-12, 1e12, 1e39, 1e300, np.nan, np.inf])
+TABLE = st.one_of(
+    npst.arrays(
+        np.float64,
+        npst.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6),
+        elements=NUMBERS,
+    ),
+    npst.arrays(
+        npst.integer_dtypes() | npst.floating_dtypes(),
+        st.tuples(st.integers(1, 8), st.integers(1, 3)),
+    ),
+    ARRAY,
+    PLAIN,
+)
+
+
+def models(made: dict[str, NCP] = {}) -> dict[str, NCP]:  # noqa: B006  built once
+    if not made:
+        made |= {"gaussian": gaussian(), "tabular": tabular()}
+    return made
+
+
+def fit(x: Any) -> None:
+    for model in models().values():
+        found = cluster(x, model, n_samples=4, orders=1, seed=0, reweight=False)
+        assert np.isfinite(found.confidence[found.labels >= 0]).all()
+        assert found.labels.shape == (found.n_points,)
+
+
+def sample(x: Any) -> None:
+    model = models()["gaussian"]
+    samples = model.sample(x, 4, seed=0)
+    assert np.isfinite(samples.log_q).all()
+
+
+LABELS = st.one_of(
+    npst.arrays(
+        npst.integer_dtypes() | npst.floating_dtypes() | st.just(np.dtype("O")),
+        npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5),
+        elements=st.integers(-3, 100),
+        fill=st.nothing(),
+    ),
+    st.lists(st.integers(-3, 5) | st.floats() | st.text(max_size=2), max_size=6),
+    PLAIN,
+)
+
+
+def use_labels(labels: Any) -> None:
+    assert bool(is_canonical(canonical(labels)).all())
+    good = check_labels(labels)
+    assert int(counts(good).sum()) == good.numel()
+    model = models()["gaussian"]
+    if good.ndim == 1:
+        x = np.zeros((len(good), 2))
+        assert bool(model.log_prob(x, good).isfinite())
+        model.assign(x, x, good)
+
+
+SAVED = npz(
+    labels=np.zeros((2, 3), np.int64), counts=np.ones(2, np.int64), log_q=np.zeros(2), x=np.ones(3)
+)
+
+
+def read_samples(content: bytes) -> None:
+    path = Path(_scratch(), "samples.npz")
+    path.write_bytes(content)
+    Partitions.load(path)
+
+
+SAMPLES = st.one_of(
+    spoilt(SAVED),
+    st.builds(lambda a, b, c: npz(labels=a, counts=b, log_q=c), ARRAY, ARRAY, ARRAY),
+    ZIP,
+)
+
+
+def targets() -> dict[str, tuple[Target, SearchStrategy[Any]]]:
+    good = checkpoint_bytes()
+    return {
+        "data files": (read_file, st.tuples(FILES, CHOICE, CHOICE)),
+        "run configs": (read_config, CONFIG),
+        "checkpoints": (read_checkpoint, spoilt(good) | _header(good)),
+        "saved samples": (read_samples, SAMPLES),
+        "labels": (use_labels, LABELS),
+        "points": (sample, TABLE),
+        "tables": (fit, TABLE),
+    }
+
+
+# -- the run ---------------------------------------------------------------------------------------
+
+
+class Counter:
+    """Runs a target, and counts what came of it."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.tried = self.taken = 0
+        self.slowest = 0.0
+
+    def __call__(self, case: Any) -> None:
+        self.tried += 1
+        started = time.perf_counter()
+        tracemalloc.reset_peak()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                self.target(case)
+            self.taken += 1
+        except ValueError as error:
+            assert str(error), "an error without a word"  # noqa: PT017
+        seconds = time.perf_counter() - started
+        self.slowest = max(self.slowest, seconds)
+        assert seconds < SECONDS, f"took {seconds:.1f} s"
+        peak = tracemalloc.get_traced_memory()[1]
+        assert peak < BYTES, f"took {peak / 2**20:.0f} MiB"
+
+
+def rounds(counter: Counter, strategy: SearchStrategy[Any], n: int, number: int) -> None:
+    """Try `n` inputs, others for every number."""
+
+    @seed(number)
+    @settings(
+        max_examples=n,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+        print_blob=False,
+    )
+    @given(strategy)
+    def attempt(case: Any) -> None:
+        counter(case)
+
+    attempt()
+
+
+def fuzz(seconds: float, cases: int = CASES, first_seed: int = 0) -> dict[str, Counter]:
+    """Give every target its turn until the time is over and there were enough cases."""
+    torch.set_num_threads(1)
+    todo = targets()
+    counters = {name: Counter(target) for name, (target, _) in todo.items()}
+    share = -(-cases // len(todo))
+    started = time.perf_counter()
+    tracemalloc.start()
+    number = first_seed
+    try:
+        while True:
+            late = time.perf_counter() - started > seconds
+            open_ = [n for n, c in counters.items() if not late or c.tried < share]
+            if late and sum(c.tried for c in counters.values()) >= cases:
+                return counters
+            for name in open_:
+                rounds(counters[name], todo[name][1], ROUND if cases else MINIMUM, number)
+                number += 1
+    finally:
+        tracemalloc.stop()
+
+
+def main() -> None:
+    """Print a line for each target."""
+    seconds = float(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("FUZZ_SECONDS", "600"))
+    cases = CASES if seconds >= 600 else 0
+    first = int.from_bytes(os.urandom(4), "big")
+    print(f"seed {first}, {seconds:.0f} s", flush=True)
+    started = time.perf_counter()
+    counters = fuzz(seconds, cases, first)
+    print(f"{'target':15} {'inputs':>9} {'taken':>9} {'refused':>9} {'slowest':>9}")
+    for name, c in counters.items():
+        print(f"{name:15} {c.tried:9,} {c.taken:9,} {c.tried - c.taken:9,} {c.slowest:8.2f}s")
+    total = sum(c.tried for c in counters.values())
+    print(f"{total:,} inputs in {time.perf_counter() - started:.0f} s: no failure")
+
+
+if __name__ == "__main__":
+    main()
