@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tokenize import TokenError
-from typing import IO
+from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -61,7 +61,7 @@ def read_array(content: bytes) -> np.ndarray:
         return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
 
 
-def read_some(file: IO[bytes] | io.BufferedIOBase, kind: str) -> bytes:
+def read_some(file: Any, kind: str) -> bytes:
     """All of a file that is unpacked as it is read, unless that is too much."""
     with refusing(kind):
         content = file.read(LARGEST + 1)

@@ -20,8 +20,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import partial
+from glob import escape as glob_escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -65,6 +67,12 @@ class Format(str, Enum):
     csv = "csv"
     parquet = "parquet"
     json = "json"
+
+
+class Engine(str, Enum):
+    """That many files are clustered on."""
+
+    dask = "dask"
 
 
 class Loss(str, Enum):
@@ -206,6 +214,13 @@ def cluster(
     resume: Annotated[
         bool, typer.Option("--resume", help="Skip files whose results are there and up to date.")
     ] = False,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="Cluster many files on Dask: workers here, or those of --address."),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Dask scheduler, as in tcp://scheduler:8786.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> int:
@@ -236,6 +251,8 @@ def cluster(
         "seed": seed,
     }
     clustering.Settings(**how)  # type: ignore[arg-type]  # refuse early
+    if address is not None and engine is None:
+        raise ValueError("Expected --engine dask with an --address")
     network = load(model)
     batch = _Batch(
         network,
@@ -249,9 +266,10 @@ def cluster(
     jobs = _jobs(sources, out)
     show = not (quiet or as_json)
     started = time.monotonic()
+    where = None if engine is None else engine.value, address
     with _progress(show and sys.stderr.isatty()) as progress:
-        done = list(batch.run(jobs, resume, progress))
-    return _tell(done, time.monotonic() - started, show, as_json)
+        batch.run(jobs, resume, progress, *where, keep=None if as_json else TABLE_ROWS)
+    return _tell(jobs, time.monotonic() - started, show, as_json)
 
 
 class _Job:
@@ -292,20 +310,57 @@ class _Batch:
         self.model, self.model_name, self.settings = model, model_name, settings
         self.columns, self.one_hot = columns, one_hot
         self.format, self.report = format, report
+        self.settled = 0
 
-    def run(self, jobs: list[_Job], resume: bool, progress: _Tell) -> Iterator[_Job]:
-        block: list[tuple[_Job, Table]] = []
+    def run(
+        self,
+        jobs: list[_Job],
+        resume: bool,
+        progress: _Tell,
+        engine: str | None = None,
+        address: str | None = None,
+        keep: int | None = None,
+    ) -> None:
+        """Cluster and write all of them; of those after the first `keep`, forget the summaries."""
+        from ncp.engines import run
+
+        work = partial(
+            make_files,
+            settings=self.settings,
+            model_name=self.model_name,
+            format=self.format,
+            report=self.report,
+            progress=progress if engine is None else None,
+        )
+        results = run(work, self.model, self._blocks(jobs, resume), engine, address)
+        for done, (number, made) in enumerate(results, 1):
+            job = jobs[number]
+            if isinstance(made, str):
+                job.error = made
+            else:
+                write_files(job.directory, made)
+                job.summary = json.loads(made["summary.json"])
+                if keep is not None and number >= keep:
+                    job.summary = {}
+            if len(jobs) > 1:
+                progress("files", done + self.settled, len(jobs))
+
+    def _blocks(self, jobs: list[_Job], resume: bool) -> Iterator[list[tuple[int, _Item]]]:
+        """What there is to do, read when it is needed; counts what needs nothing."""
+        block: list[tuple[int, _Item]] = []
         for i, job in enumerate(jobs):
             table = self._read(job, resume)
             if table is not None:
-                block.append((job, table))
-            rows = sum(len(table.values) for _, table in block)
-            if len(block) >= BLOCK_FILES or rows >= BLOCK_ROWS or i + 1 == len(jobs):
-                self._cluster(block, progress)
+                item = _Item(job.source, job.name, str(job.directory), table, self._inputs(table))
+                block.append((i, item))
+            else:
+                self.settled += 1
+            rows = sum(len(item.table.values) for _, item in block)
+            if block and (len(block) >= BLOCK_FILES or rows >= BLOCK_ROWS):
+                yield block
                 block = []
-            if len(jobs) > 1:
-                progress("files", i + 1, len(jobs))
-        yield from jobs
+        if block:
+            yield block
 
     def _read(self, job: _Job, resume: bool) -> Table | None:
         from ncp._readers import read_bytes, read_table
@@ -334,75 +389,117 @@ class _Batch:
         same = isinstance(found, dict) and found.get("inputs") == self._inputs(table)
         return found if same and not (self.report and not found.get("report")) else None
 
-    def _cluster(self, block: list[tuple[_Job, Table]], progress: _Tell) -> None:
-        from ncp.clustering import cluster_many
 
-        if not block:
-            return
-        try:
-            results = cluster_many(
-                [table.values for _, table in block],
-                self.model,
-                progress=progress,
-                **self.settings,
+class _Item(NamedTuple):
+    """What a file's results are made of."""
+
+    source: str
+    name: str
+    directory: str
+    table: Table
+    inputs: dict[str, Any]
+
+
+def make_files(
+    model: NCP,
+    numbers: list[int],
+    items: list[_Item],
+    *,
+    settings: dict[str, Any],
+    model_name: str,
+    format: str,
+    report: bool,
+    progress: _Tell | None = None,
+) -> list[dict[str, bytes] | str]:
+    """The files of each item's results, or what is wrong with it. Runs here or on a worker."""
+    from ncp.clustering import cluster_many
+
+    try:
+        tables = [item.table.values for item in items]
+        results = cluster_many(tables, model, progress=progress, **settings)
+    except ValueError as error:
+        if len(items) == 1:
+            return [f"{items[0].source}: {error}"]
+        return [  # find the file that it is about
+            made
+            for i, item in zip(numbers, items, strict=True)
+            for made in make_files(
+                model,
+                [i],
+                [item],
+                settings=settings,
+                model_name=model_name,
+                format=format,
+                report=report,
             )
-        except ValueError as error:
-            if len(block) == 1:
-                block[0][0].error = f"{block[0][0].source}: {error}"
-                return
-            for one in block:  # find the file that it is about
-                self._cluster([one], progress)
-            return
-        for (job, table), result in zip(block, results, strict=True):
-            self._write(job, table, result)
-
-    def _write(self, job: _Job, table: Table, result: Clustering) -> None:
-        from dataclasses import replace
-
-        result = replace(
-            result,
-            columns=table.columns,
-            notes=(*table.notes, *result.notes),
-            model_name=self.model_name,
-        )
-        job.summary = {"data": job.source, **result.to_dict(), "inputs": self._inputs(table)}
-        job.summary["labels"] = str(job.directory / f"labels.{self.format}")
-        job.summary["report"] = str(job.directory / "report.html") if self.report else None
-        write_results(job.directory, result, job.summary, job.name, self.format, self.report)
+        ]
+    return [
+        _files(item, result, model_name, format, report)
+        for item, result in zip(items, results, strict=True)
+    ]
 
 
-def write_results(
-    directory: Path,
-    result: Clustering,
-    summary: dict[str, Any],
-    title: str,
-    format: str = "csv",
-    report: bool = True,
-) -> None:
-    """Write labels, samples, summary and report of a clustering; all of them or none.
+def _files(
+    item: _Item, result: Clustering, model_name: str, format: str, report: bool
+) -> dict[str, bytes]:
+    from dataclasses import replace
 
-    Everything is made in memory first; each file then appears by a rename, the summary last.
-    """
-    from ncp.checkpoint import write_atomically
-
-    files = {
-        f"labels.{format}": labels_file(result, format),
-        "samples.npz": samples_file(result),
-    }
+    notes = (*item.table.notes, *result.notes)
+    result = replace(result, columns=item.table.columns, notes=notes, model_name=model_name)
+    directory = Path(item.directory)
+    summary = {"data": item.source, **result.to_dict(), "inputs": item.inputs}
+    summary["labels"] = str(directory / f"labels.{format}")
+    summary["report"] = str(directory / "report.html") if report else None
+    files = {f"labels.{format}": labels_file(result, format), "samples.npz": samples_file(result)}
     if report:
         from ncp.report import report as make_report
 
-        files["report.html"] = make_report(result, title).encode()
+        files["report.html"] = make_report(result, item.name).encode()
     files["summary.json"] = (json.dumps(summary, indent=2) + "\n").encode()
-    directory.mkdir(parents=True, exist_ok=True)
+    return files
+
+
+def write_files(directory: Path, files: dict[str, bytes]) -> None:
+    """Write files to a folder, all of them or none.
+
+    A new folder appears by a rename when it is complete. In one that is there, each file appears by
+    a rename, the summary last: where that is, the others are.
+    """
+    from ncp.checkpoint import write_atomically
+
+    if not directory.exists():
+        return _write_folder(directory, files)
+    (directory / "summary.json").unlink(missing_ok=True)  # of results that are being replaced
     written: list[Path] = []
     try:
         for name, content in files.items():
+            for left_over in directory.glob(f".{name}.????????"):  # by a run that was killed
+                left_over.unlink()
             write_atomically(directory / name, content)
             written.append(directory / name)
     except BaseException:
         for path in written:
             path.unlink(missing_ok=True)
+        raise
+
+
+def _write_folder(directory: Path, files: dict[str, bytes]) -> None:
+    import secrets
+    import shutil
+
+    from ncp.checkpoint import write_atomically
+
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    for left_over in directory.parent.glob(f".{glob_escape(directory.name)}.????????"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    hidden = directory.parent / f".{directory.name}.{secrets.token_hex(4)}"
+    hidden.mkdir()
+    try:
+        for name, content in files.items():
+            write_atomically(hidden / name, content)
+        hidden.rename(directory)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
         raise
 
 
@@ -539,7 +636,9 @@ def train(
         typer.Option("--out", "-o", help="Folder of the run.", show_default="runs/NAME"),
     ] = None,
     devices: Annotated[int, typer.Option(min=1, help="Processes (or GPUs) to train on.")] = 1,
-    accelerator: Annotated[str, typer.Option(help="cpu, cuda, mps or auto.")] = "cpu",
+    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    accelerator: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="32-true or bf16-mixed.")] = "32-true",
     seconds: Annotated[float | None, typer.Option(help="Stop (resumably) after so long.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
@@ -550,26 +649,22 @@ def train(
     [bold]ncp train --resume runs/gaussian-2d[/bold]
     """
     import ncp.tabular  # noqa: F401  so that a config can name its mixture
-    from ncp.training import train as run_training
+    from ncp.training import launch
 
     run, directory = _run_config(config, resume, out)
     attach_arrays(run.mixture)
-    fabric = None
-    if devices > 1 or accelerator != "cpu":
-        from lightning_fabric import Fabric
-
-        fabric = Fabric(accelerator=accelerator, devices=devices)
-        fabric.launch()
-    run_training(
+    launch(
         run,
         directory,
+        devices=devices,
+        nodes=nodes,
+        accelerator=accelerator,
+        precision=precision,
         resume=resume is not None,
-        validate=validator(run),
-        fabric=fabric,
         progress=not quiet,
         seconds=seconds,
     )
-    if not quiet and (fabric is None or fabric.is_global_zero):
+    if not quiet and os.environ.get("RANK", "0") == "0":
         path = directory / f"{run.name}.safetensors"
         _console().print(f"Weights in {path}; try: ncp check {path}", soft_wrap=True)
 
@@ -606,36 +701,6 @@ def attach_arrays(mixture: Any, split: str = "train") -> None:
     else:
         mixture.likelihood.attach(digits.test_images, digits.test_labels)
         mixture.likelihood.distort = 0.0  # only training images are distorted
-
-
-def validator(run: RunConfig) -> Callable[[NCP], dict[str, float]] | None:
-    """What is measured during training on fixed held-out data of a conjugate mixture.
-
-    The distance (total variation) of the last point's conditional from the exact one, and the
-    effective sample size of importance sampling.
-    """
-    if not run.mixture.is_conjugate:
-        return None
-
-    def validate(model: NCP) -> dict[str, float]:
-        from ncp.diagnostics import efficiency, last_point_tv, simulate
-
-        n = min(50, run.mixture.sizes[1])
-        tv = last_point_tv(
-            model.log_prob, run.mixture, n_points=n, n_datasets=200, seed=run.seed + 2**20
-        )
-        drawn = simulate(
-            model.sample_many,
-            run.mixture,
-            n_datasets=20,
-            n_points=n,
-            n_samples=500,
-            seed=run.seed + 2**21,
-        )
-        ess = efficiency(drawn, run.mixture)
-        return {"last_point_tv": float(tv.mean), "ess_median": float(ess.median)}
-
-    return validate
 
 
 @commands.command("plot-training")

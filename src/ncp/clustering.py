@@ -30,6 +30,7 @@ from ncp.importance import resample_counts
 from ncp.model import NCP
 from ncp.partitions import Partitions, in_words, percent, tail_in_words
 from ncp.pretrained import DEFAULT, load
+from ncp.sampling import sample_many
 from ncp.summary import Summary, summarise
 from ncp.tabular import FittedTransform, TabularMixture
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 
+LARGEST_VALUE = 1e50  # powers and sums of which do not overflow
 SMALLEST_LIMIT = 1000  # rows that are always clustered at once
 ASSIGN_CANDIDATES = 2_000_000  # scores spent on the rows of a large table that were left out
 ASSIGN_ROWS = 20_000  # of them, prepared at once
@@ -148,14 +150,18 @@ class Prepared:
 def as_rows(x: Any) -> np.ndarray:
     """A table of floats, rows first, with NaN for missing; a vector is one column."""
     try:
+        if np.asarray(x).dtype.kind in "cmM":
+            raise ValueError(f"dtype {np.asarray(x).dtype}")
         rows = np.asarray(x, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected a table of numbers but got {error}") from None
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim < 2 or 0 in rows.shape:
         raise ValueError(f"Expected a table with rows and columns but got shape {rows.shape}")
-    if np.isinf(rows).any():
-        raise ValueError("Expected finite or missing values but got infinity")
+    largest = np.fmax.reduce(np.abs(rows), axis=None)
+    if largest > LARGEST_VALUE:
+        shown = "infinity" if np.isinf(largest) else f"{largest:.3g}; use a larger unit"
+        raise ValueError(f"Expected finite or missing values below {LARGEST_VALUE} but got {shown}")
     return rows
 
 
@@ -587,7 +593,17 @@ def cluster_many(
     for is_large, n_samples in ((False, how.n_samples), (True, min(how.n_samples, ENOUGH))):
         wanted = [i for i, p in enumerate(prepared) if p.is_partial == is_large]
         features = [prepared[i].features for i in wanted]
-        drawn = network.sample_many(features, n_samples, how.orders, how.seed, tell)
+        # With a seed, a table has the same samples alone, among others and after a resumption.
+        streams = None if how.seed is None else [0] * len(wanted)
+        drawn = sample_many(
+            network,
+            features,
+            n_samples,
+            orders=how.orders,
+            seed=how.seed,
+            streams=streams,
+            progress=tell,
+        )
         for i, posterior in zip(wanted, drawn, strict=True):
             posteriors[i] = posterior
     each = (time.monotonic() - started) / max(1, len(xs))
