@@ -1,0 +1,246 @@
+"""Time to a given accuracy: NCP against compiled Gibbs sampling and scikit-learn.
+
+    python benchmarks/comparison.py [--quick]
+
+**Gibbs.** Both estimate the posterior mean of the number of clusters, E[K]: NCP by importance
+sampling (exact in the limit), Gibbs by its chain (compiled, in the same process, one thread). Each
+is repeated with other seeds; its error is the root mean square over the repetitions against a
+reference, a hundred times as long a set of chains with a good start. Errors fall with the square
+root of time, so "seconds to an error of 0.05" is time x (error / 0.05)². That flatters a chain
+that has not yet left its start. The ratio is Gibbs's seconds by NCP's: above 1 NCP is faster;
+its spread is the 90% range over resampled repetitions. Fixed costs (loading, compiling) are left
+out on both sides.
+
+**Bad start.** Well-separated clusters, each cut in half at the start of the chain: Gibbs moves one
+point at a time, and two halves merge only by a random walk.
+
+**Rings.** The model is not conjugate: NCP has no weights there, and its error has a part that more
+samples do not remove; Neal's algorithm 8 has none.
+
+**Many data sets.** scikit-learn's `BayesianGaussianMixture` (variational, one solution, at most 10
+components) is fitted to one data set after another, NCP draws 100 samples of all at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ncp.gibbs import gibbs, neal8
+from ncp.model import NCP
+from ncp.partitions import canonical
+from ncp.pretrained import load, names
+
+ACCURACY = 0.05
+
+
+class Runs(NamedTuple):
+    """Estimates of E[K] of repeated runs, and the seconds of each."""
+
+    estimates: np.ndarray
+    seconds: np.ndarray
+
+    def error(self, truth: float) -> float:
+        return float(np.sqrt(np.mean((self.estimates - truth) ** 2)))
+
+    def seconds_to(self, truth: float, accuracy: float = ACCURACY) -> float:
+        return float(np.median(self.seconds)) * (self.error(truth) / accuracy) ** 2
+
+    def resampled(self, rng: np.random.Generator) -> Runs:
+        chosen = rng.integers(len(self.estimates), size=len(self.estimates))
+        return Runs(self.estimates[chosen], self.seconds[chosen])
+
+
+def repeat(estimate: Callable[[int], float], n: int) -> Runs:
+    """Runs of an estimator with the seeds 1, ..., n, after one to warm up."""
+    estimate(0)
+    estimates, seconds = [], []
+    for seed in range(1, n + 1):
+        begin = time.perf_counter()
+        estimates.append(estimate(seed))
+        seconds.append(time.perf_counter() - begin)
+    return Runs(np.array(estimates), np.array(seconds))
+
+
+def by_ncp(model: NCP, x: np.ndarray, n_samples: int, weigh: bool = True) -> Callable[[int], float]:
+    def estimate(seed: int) -> float:
+        samples = model.sample(x, n_samples, seed=seed)
+        if weigh:
+            assert model.mixture is not None
+            samples = samples.reweight(model.mixture)
+        return float(samples.weights @ samples.n_clusters)
+
+    return estimate
+
+
+def by_chain(
+    sampler: Callable[..., object],
+    model: NCP,
+    x: np.ndarray,
+    n_sweeps: int,
+    start: str | np.ndarray = "sequential",
+    n_chains: int = 1,
+) -> Callable[[int], float]:
+    def estimate(seed: int) -> float:
+        chains = sampler(
+            x,
+            model.mixture,
+            n_sweeps,
+            burn_in=n_sweeps // 10,
+            start=start,
+            n_chains=n_chains,
+            seed=seed,
+        )
+        return float(chains.n_clusters.mean())  # type: ignore[attr-defined]
+
+    return estimate
+
+
+def ratio(chain: Runs, ncp: Runs, truth: float) -> str:
+    rng = np.random.default_rng(0)
+    pairs = [(chain.resampled(rng), ncp.resampled(rng)) for _ in range(500)]
+    values = [c.seconds_to(truth) / max(n.seconds_to(truth), 1e-12) for c, n in pairs]
+    low, high = np.quantile(values, [0.05, 0.95])
+    middle = chain.seconds_to(truth) / max(ncp.seconds_to(truth), 1e-12)
+    return f"{middle:.2g} ({low:.2g} to {high:.2g})"
+
+
+def clusters(dim: int, centres: list[float], n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """n points around each centre (on the first axis), in random order, with their centres."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(centres)), n))
+    x = rng.normal(size=(len(labels), dim))
+    x[:, 0] += np.array(centres)[labels]
+    return x, labels
+
+
+def halves(labels: np.ndarray) -> np.ndarray:
+    """Every cluster cut in two, as labels for a start."""
+    nth = np.array([int((labels[:i] == labels[i]).sum()) for i in range(len(labels))])
+    return canonical(torch.as_tensor(2 * labels + nth % 2)).numpy()
+
+
+class Setting(NamedTuple):
+    """One line of the table."""
+
+    title: str
+    model: str
+    x: np.ndarray
+    start: str | np.ndarray = "sequential"
+
+
+def settings() -> list[Setting]:
+    easy, _ = clusters(1, [-8.0, 0.0, 9.0], 16, 1)
+    overlap, _ = clusters(2, [-1.6, 1.6, 4.0], 16, 2)
+    apart, labels = clusters(2, [-18.0, -6.0, 6.0, 18.0], 25, 3)
+    return [
+        Setting("easy, 1-D, N = 48", "gaussian-1d", easy),
+        Setting("overlapping, 2-D, N = 48", "gaussian-2d", overlap),
+        Setting("well separated, bad start, N = 100", "gaussian-2d", apart, halves(labels)),
+    ]
+
+
+def against_gibbs(quick: bool) -> None:
+    repeats, n_samples = (4, 100) if quick else (20, 1000)
+    print("| data | E[K] | sampler | draws | seconds | error of E[K] | seconds to 0.05 | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for title, name, x, start in settings():
+        if name not in names():
+            print(f"| {title} | | the model {name} is not installed | | | | | |")
+            continue
+        model = load(name)
+        long = 2_000 if quick else 200_000
+        truth = by_chain(gibbs, model, x, long, n_chains=2)(1)
+        ncp = repeat(by_ncp(model, x, n_samples), repeats)
+        n_sweeps = 200 if quick else 2_000
+        chain = repeat(by_chain(gibbs, model, x, n_sweeps, start), repeats)
+        for who, runs, n in (("NCP", ncp, n_samples), ("Gibbs", chain, n_sweeps)):
+            show = [title, f"{truth:.3f}"] if who == "NCP" else ["", ""]
+            faster = ratio(chain, ncp, truth) if who == "Gibbs" else ""
+            print(
+                f"| {show[0]} | {show[1]} | {who} | {n:,} | {np.median(runs.seconds):.3f} | "
+                f"{runs.error(truth):.4f} | {runs.seconds_to(truth):.3g} | {faster} |"
+            )
+
+
+def on_rings(quick: bool) -> None:
+    print("\n| rings | E[K] | sampler | draws | seconds | bias of E[K] | error of E[K] |")
+    print("|---|---|---|---|---|---|---|")
+    if "rings-2d" not in names():
+        print("| | | the model rings-2d is not installed | | | | |")
+        return
+    model = load("rings-2d")
+    assert model.mixture is not None
+    repeats, n_samples = (3, 50) if quick else (20, 1000)
+    for seed in (1, 2, 3):
+        x = model.mixture.sample(1, 60, generator=torch.Generator().manual_seed(seed)).x[0].numpy()
+        truth = by_chain(neal8, model, x, 500 if quick else 100_000, n_chains=2)(1)
+        ncp = repeat(by_ncp(model, x, n_samples, weigh=False), repeats)
+        n_sweeps = 50 if quick else 1_000
+        chain = repeat(by_chain(neal8, model, x, n_sweeps), repeats)
+        for who, runs, n in (("NCP", ncp, n_samples), ("algorithm 8", chain, n_sweeps)):
+            print(
+                f"| {seed} | {truth:.3f} | {who} | {n:,} | {np.median(runs.seconds):.3f} | "
+                f"{runs.estimates.mean() - truth:+.3f} | {runs.error(truth):.4f} |"
+            )
+
+
+def many_data_sets(quick: bool) -> None:
+    import warnings
+
+    from sklearn.mixture import BayesianGaussianMixture
+
+    warnings.filterwarnings("ignore", message="Best performing initialization did not converge")
+
+    print("\n| 1,000 data sets, N = 50, 2-D | seconds | data sets a second | ratio |")
+    print("|---|---|---|---|")
+    if "gaussian-2d" not in names():
+        print("| the model gaussian-2d is not installed | | | |")
+        return
+    model = load("gaussian-2d")
+    assert model.mixture is not None
+    total, part, repeats = (40, 3, 2) if quick else (1_000, 20, 3)
+    xs = list(model.mixture.sample(total, 50, generator=torch.Generator().manual_seed(0)).x.numpy())
+    ours, theirs = [], []
+
+    def fit(x: np.ndarray, seed: int) -> None:
+        how = {"covariance_type": "spherical", "random_state": seed, "max_iter": 300}
+        BayesianGaussianMixture(n_components=10, weight_concentration_prior=0.7, **how).fit(x)
+
+    fit(xs[0], 0)
+    model.sample_many(xs[:2], 100, seed=0)
+    for seed in range(repeats):
+        begin = time.perf_counter()
+        model.sample_many(xs, 100, seed=seed)
+        ours.append(total / (time.perf_counter() - begin))
+        begin = time.perf_counter()
+        for x in xs[seed * part : (seed + 1) * part]:
+            fit(x, seed)
+        theirs.append(part / (time.perf_counter() - begin))
+    ratios = np.array(ours) / np.array(theirs)
+    spread = f"{np.median(ratios):.2g} ({ratios.min():.2g} to {ratios.max():.2g})"
+    for who, rates, said in (
+        ("NCP, 100 samples of each", ours, spread),
+        ("BayesianGaussianMixture", theirs, ""),
+    ):
+        rate = float(np.median(rates))
+        print(f"| {who} | {1000 / rate:.1f} | {rate:.1f} | {said} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a few seconds, to see that it runs")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    against_gibbs(quick)
+    on_rings(quick)
+    many_data_sets(quick)
+
+
+if __name__ == "__main__":
+    main()
