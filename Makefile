@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: setup test test-slow lint format types demo bench docs fuzz retrain clean
+.PHONY: setup test test-slow lint format types demo bench docs fuzz retrain bench-tabular clean
 
 setup: $(VENV)/.done
 
@@ -37,6 +37,13 @@ demo: setup
 
 bench: setup
 	$(BIN)/python benchmarks $(BENCH)
+
+bench-tabular: setup
+	$(BIN)/python benchmarks/tabular.py
+
+# Start the run that made the shipped weights MODEL, or go on with it.
+retrain: setup
+	$(BIN)/ncp train $(if $(wildcard runs/$(MODEL)/checkpoint-*),--resume runs/$(MODEL),experiments/$(MODEL).toml)
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
