@@ -19,6 +19,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 
 LARGEST = 2**31  # bytes of a member or a compressed file, unpacked
+PIECE = 2**20
 FAULTS = (OSError, EOFError, LookupError, RuntimeError, ArithmeticError, MemoryError)
 PARSING = (SyntaxError, TypeError, AttributeError, TokenError, BadZipFile, zlib.error, Warning)
 
@@ -63,11 +64,15 @@ def read_array(content: bytes) -> np.ndarray:
 
 def read_some(file: Any, kind: str) -> bytes:
     """All of a file that is unpacked as it is read, unless that is too much."""
+    content = bytearray()
     with refusing(kind):
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ValueError(f"unpacks to more than {LARGEST / 2**30:.3g} GiB, which is not read")
-    return content
+        while part := file.read(PIECE):  # a reader may take up as much memory as it is asked for
+            content += part
+            if len(content) > LARGEST:
+                raise ValueError(
+                    f"unpacks to more than {LARGEST / 2**30:.3g} GiB, which is not read"
+                )
+    return bytes(content)
 
 
 class Archive:
