@@ -14,7 +14,8 @@ ORDER = [
     *("partitions", "priors", "likelihoods", "mixture", "tabular", "networks", "model"),
     *("sampling", "losses", "checkpoint", "training"),
     *("exact", "gibbs", "importance", "summary", "diagnostics"),
-    *("pretrained", "engines", "datasets", "plots", "clustering", "report", "estimator", "reproduce", "cli"),
+    *("pretrained", "engines", "datasets", "plots", "clustering", "report"),
+    *("estimator", "reproduce", "cli"),
 ]
 # Methods that hand over to code further down, for the user's convenience; imported when called.
 HANDED_OVER = {
