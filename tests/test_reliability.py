@@ -165,6 +165,7 @@ EXTREMES: dict[str, np.ndarray] = {
     "int64": points(12).astype(np.int64),
     "int8": points(12).astype(np.int8),
     "uint64": np.arange(24, dtype=np.uint64).reshape(12, 2),
+    "unsigned long long": np.arange(24).astype(np.ulonglong).reshape(12, 2),
     "big-endian": points(12).astype(">f8"),
     "Fortran order": np.asfortranarray(points(12)),
     "every other row": points(24)[::2],

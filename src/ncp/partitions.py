@@ -48,9 +48,10 @@ def as_tensor(array: ArrayLike) -> Tensor:
     if isinstance(array, np.ndarray):
         if array.dtype.kind not in "biuf":
             raise ValueError(f"Expected an array of numbers but got dtype {array.dtype}")
-        if array.dtype.itemsize > 8:
-            array = array.astype(np.float64)
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        # of the several names that NumPy has for a type of number, torch knows one
+        plain = np.dtype(f"{array.dtype.kind}{min(array.dtype.itemsize, 8)}")
+        if array.dtype.char != plain.char or not array.dtype.isnative:
+            array = array.astype(plain)
         if not array.flags.writeable or any(stride < 0 for stride in array.strides):
             array = array.copy()
     return torch.as_tensor(array)
