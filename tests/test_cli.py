@@ -269,9 +269,9 @@ def test_train_resume_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run("train", "tiny.toml", "--quiet", "--out", "run") == 0
     assert Path("run/tiny.safetensors").exists()
     log = [json.loads(line) for line in Path("run/log.jsonl").read_text().splitlines()]
-    measured = next(line for line in log if "last_point_tv" in line)
-    assert 0 <= measured["last_point_tv"] <= 1
-    assert 0 <= measured["ess_median"] <= 1
+    measured = next(line for line in log if "held_out_tv" in line)
+    assert 0 <= measured["held_out_tv"] <= 1
+    assert 0 <= measured["held_out_ess"] <= 1
     assert run("train", "--resume", "run", "--quiet") == 0
     assert run("plot-training", "run", "--out", "curves.png") == 0
     assert Path("curves.png").stat().st_size > 5000

@@ -447,7 +447,7 @@ def test_unknown_kind() -> None:
 
 
 @dataclass(frozen=True)
-class Sticks(Likelihood):
+class Splinters(Likelihood):
     """A user's own: points on sticks of random ends."""
 
     spread: float = 5.0
@@ -473,8 +473,8 @@ class Sticks(Likelihood):
 
 
 def test_a_likelihood_of_ones_own(generator: torch.Generator) -> None:
-    assert likelihood_from_dict(Sticks(2.0).to_dict()) == Sticks(2.0)
-    assert draw(Sticks(), 5, generator).shape == (5, 2)
+    assert likelihood_from_dict(Splinters(2.0).to_dict()) == Splinters(2.0)
+    assert draw(Splinters(), 5, generator).shape == (5, 2)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def _npy(array: np.ndarray) -> bytes:
         (b"name,city\nx,y\n", "no numeric column"),
         (b"a,b\n1,2\ninf,4\n", "infinite value in row 2, column 'a'"),
         (b"a,b\nNA,\n,NA\n", "every cell is missing"),
-        (b"PK\x03\x04rubbish", "damaged zip"),
+        (b"PK\x03\x04rubbish", "not a complete zip"),
         (b"PAR1rubbish", "not a readable Parquet"),
         (b"\x93NUMPY\x01\x00rubbish", "not a NumPy file"),
         (_npy(np.array([{}], dtype=object)), "not a NumPy file of numbers"),

@@ -29,7 +29,9 @@ def refusing(kind: str) -> Iterator[None]:
     """Whatever goes wrong is the file's fault."""
     try:
         yield
-    except (*FAULTS, *PARSING) as error:
+    except (*FAULTS, *PARSING, ValueError) as error:
+        if str(error).startswith("is "):  # ours already
+            raise
         raise ValueError(f"is not {kind} ({error})") from error
 
 
