@@ -481,11 +481,11 @@ def test_launch_starts_two_processes(tmp_path: Path, by: tuple[str, ...]) -> Non
 @pytest.mark.slow
 def test_two_minutes_of_the_fast_recipe(tmp_path: Path) -> None:
     run = RunConfig.from_toml(ROOT / "experiments" / "gaussian-2d.toml")
-    train(run, tmp_path, progress=False, seconds=120)
+    model = train(run, tmp_path, progress=False, seconds=120.0)
     lines = [line for line in log_of(tmp_path) if "nll" in line]
     quarter = len(lines) // 4
     first = sum(line["permutation_variance"] for line in lines[:quarter])
     last = sum(line["permutation_variance"] for line in lines[-quarter:])
-    tail = lines[-20:]
-    assert sum(line["nll"] for line in tail) / len(tail) < 0.09
+    # The averaged weights, which ship; the raw ones still jump at the highest learning rate.
+    assert held_out(model, run)["held_out_nll"] < 0.09
     assert last < first / 3
