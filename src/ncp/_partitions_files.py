@@ -24,15 +24,19 @@ FAULTS = (OSError, EOFError, LookupError, RuntimeError, ArithmeticError, MemoryE
 PARSING = (SyntaxError, TypeError, AttributeError, TokenError, BadZipFile, zlib.error, Warning)
 
 
+class Refused(ValueError):
+    """What is wrong with a file, in our own words."""
+
+
 @contextmanager
 def refusing(kind: str) -> Iterator[None]:
     """Whatever goes wrong is the file's fault."""
     try:
         yield
+    except Refused:
+        raise
     except (*FAULTS, *PARSING, ValueError) as error:
-        if str(error).startswith("is "):  # ours already
-            raise
-        raise ValueError(f"is not {kind} ({error})") from error
+        raise Refused(f"is not {kind} ({error})") from error
 
 
 def read_array(content: bytes) -> np.ndarray:
@@ -47,17 +51,17 @@ def read_array(content: bytes) -> np.ndarray:
     with refusing("a NumPy file of numbers"):
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"is not a NumPy file of numbers (format {version})")
+            raise Refused(f"is not a NumPy file of numbers (format {version})")
         read = np.lib.format.read_array_header_1_0
         if version == (2, 0):
             read = np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
         if dtype.hasobject:
-            raise ValueError("is not a NumPy file of numbers (it holds Python objects)")
+            raise Refused("is not a NumPy file of numbers (it holds Python objects)")
         promised = math.prod(shape) * dtype.itemsize
         there = len(content) - file.tell()
         if any(side < 0 for side in shape) or promised > there:
-            raise ValueError(
+            raise Refused(
                 f"is not a complete NumPy file: shape {shape} takes {promised} bytes, {there} are "
                 "there"
             )
@@ -71,9 +75,7 @@ def read_some(file: Any, kind: str) -> bytes:
         while part := file.read(PIECE):  # a reader may take up as much memory as it is asked for
             content += part
             if len(content) > LARGEST:
-                raise ValueError(
-                    f"unpacks to more than {LARGEST / 2**30:.3g} GiB, which is not read"
-                )
+                raise Refused(f"unpacks to more than {LARGEST / 2**30:.3g} GiB, which is not read")
     return bytes(content)
 
 
