@@ -41,9 +41,10 @@ bench: setup
 bench-tabular: setup
 	$(BIN)/python benchmarks/tabular.py
 
-# Start the run that made the shipped weights MODEL, or go on with it.
+# Start the run that made the shipped weights MODEL, or go on with it; a second stage comes after it.
 retrain: setup
 	$(BIN)/ncp train $(if $(wildcard runs/$(MODEL)/checkpoint-*),--resume runs/$(MODEL),experiments/$(MODEL).toml)
+	$(if $(wildcard experiments/$(MODEL)-stage2.toml),$(MAKE) retrain MODEL=$(MODEL)-stage2)
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -40,6 +40,7 @@ def separate_states(model: NCP, x: Tensor, n_samples: int, seed: int) -> tuple[n
     config = model.config
     x = (model.check_points(x) - model.location) / model.scale
     h = model.h(x)
+    h = h if model.context is None else model.context(h[None])[0]
     q = h if model.q is None else model.q(x)
     labels = torch.zeros(n_samples, len(x), dtype=torch.long)
     evaluations = 0

@@ -13,6 +13,7 @@ import ncp.model
 from ncp.likelihoods import GaussianKnownVariance
 from ncp.mixture import Mixture
 from ncp.model import NCP, NCPConfig, candidates_per_row, groups_of, layout, prefix_sum
+from ncp.networks import AttentionBlock, Context
 from ncp.partitions import canonical, enumerate_partitions
 from ncp.priors import CRP
 
@@ -21,7 +22,7 @@ SMALL = {
     "h_width": 12,
     "h_depth": 3,
     "h_dim": 7,
-    "width": 10,
+    "width": 8,
     "g_depth": 4,
     "g_dim": 9,
     "f_depth": 4,
@@ -59,14 +60,15 @@ def algorithm_1(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
     """
     config = model.config
     x = (x - model.location) / model.scale
-    encoder_of_q = model.h if model.q is None else model.q
 
     def g(H: Tensor | None) -> Tensor:
         return torch.zeros(config.g_dim).double() if H is None else model.g(H[None])[0]
 
     N = len(x)
     h = [model.h(x[i : i + 1])[0] for i in range(N)]
-    q = [encoder_of_q(x[i : i + 1])[0] for i in range(N)]
+    if model.context is not None:
+        h = with_context(model.context, h)
+    q = h if model.q is None else [model.q(x[i : i + 1])[0] for i in range(N)]
     Q = torch.zeros(config.h_dim).double()
     for i in range(1, N):
         Q = Q + q[i]
@@ -96,6 +98,33 @@ def algorithm_1(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
         if H[-1] is None:
             H.pop()
     return rows
+
+
+def with_context(context: Context, h: list[Tensor]) -> list[Tensor]:
+    """h_i + W t_i, where the tokens t_i look at each other: one pair of points at a time."""
+    t = [context.into(h_i) for h_i in h]
+    for block in context.blocks:
+        assert isinstance(block, AttentionBlock)
+        width = len(t[0])
+        part = width // block.HEADS
+        projected = [block.attention(block.norm1(t_i)) for t_i in t]
+        new = []
+        for i, t_i in enumerate(t):
+            seen = []
+            for start in range(0, width, part):
+                query = projected[i][start : start + part]
+                keys = [p[width + start : width + start + part] for p in projected]
+                values = [p[2 * width + start : 2 * width + start + part] for p in projected]
+                weights = [(query @ key / math.sqrt(part)).exp() for key in keys]
+                total = sum(weights)
+                seen.append(sum(w / total * v for w, v in zip(weights, values, strict=True)))
+            z = t_i + block.project(torch.cat(seen))
+            wide = block.widen(block.norm2(z))
+            new.append(
+                z + block.narrow(torch.where(wide > 0, wide, block.activation.weight * wide))
+            )
+        t = new
+    return [h_i + context.out(context.norm(t_i)) for h_i, t_i in zip(h, t, strict=True)]
 
 
 def as_published(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
@@ -135,13 +164,14 @@ def ragged_problem(generator: torch.Generator) -> tuple[list[Tensor], list[Tenso
 # -- Algorithm 1 ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("residual", "context"), [(False, 0), (True, 0), (True, 2)])
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_conditionals_are_algorithm_1(
     separate_q: bool,
     point_in_f: bool,
     candidate_in_f: bool,
     residual: bool,
+    context: int,
     generator: torch.Generator,
 ) -> None:
     model = random_model(
@@ -150,6 +180,7 @@ def test_conditionals_are_algorithm_1(
         point_in_f=point_in_f,
         candidate_in_f=candidate_in_f,
         residual=residual,
+        context=context,
     )
     xs, labels = ragged_problem(generator)
     together = model.conditionals(xs, labels)
@@ -166,15 +197,21 @@ def test_conditionals_are_algorithm_1(
     assert spread > 1  # the weights are large enough for a mistake to show
 
 
+@pytest.mark.parametrize("context", [0, 1])
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_gradients_are_those_of_algorithm_1(
-    separate_q: bool, point_in_f: bool, candidate_in_f: bool, generator: torch.Generator
+    separate_q: bool,
+    point_in_f: bool,
+    candidate_in_f: bool,
+    context: int,
+    generator: torch.Generator,
 ) -> None:
     model = random_model(
         generator,
         separate_q=separate_q,
         point_in_f=point_in_f,
         candidate_in_f=candidate_in_f,
+        context=context,
     )
     xs, labels = ragged_problem(generator)
     for x in xs:
@@ -343,13 +380,22 @@ def last_conditionals(model: NCP, x: Tensor, labels: Tensor, n: int) -> dict[fro
     return dict(zip([*members, frozenset()], row[: K + 1].tolist(), strict=True))
 
 
+@pytest.mark.parametrize("context", [0, 1])
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_symmetries_of_section_2(
-    separate_q: bool, point_in_f: bool, candidate_in_f: bool, generator: torch.Generator
+    separate_q: bool,
+    point_in_f: bool,
+    candidate_in_f: bool,
+    context: int,
+    generator: torch.Generator,
 ) -> None:
     """p(c_n | c_{1:n-1}, x) is invariant within clusters, between them and among the unassigned."""
     model = random_model(
-        generator, separate_q=separate_q, point_in_f=point_in_f, candidate_in_f=candidate_in_f
+        generator,
+        separate_q=separate_q,
+        point_in_f=point_in_f,
+        candidate_in_f=candidate_in_f,
+        context=context,
     )
     n, N = 7, 11
     x = 2 * torch.randn(N, 2, generator=generator, dtype=torch.float64)

@@ -5,15 +5,40 @@ import torch
 from torch import nn
 
 from ncp.model import NCP, NCPConfig
-from ncp.networks import ConvEncoder, Residual, build_encoder, encoder_names, mlp, register_encoder
+from ncp.networks import (
+    ConvEncoder,
+    PReLU,
+    Residual,
+    build_encoder,
+    encoder_names,
+    mlp,
+    register_encoder,
+)
 
 
 def test_mlp_has_the_papers_layers() -> None:
     layers = list(mlp(2, 128, 5, 256))
     assert [type(layer) for layer in layers[::2]] == [nn.Linear] * 5
-    assert [type(layer) for layer in layers[1::2]] == [nn.PReLU] * 4
+    assert [type(layer) for layer in layers[1::2]] == [PReLU] * 4
     shapes = [layer.weight.shape for layer in layers[::2] if isinstance(layer, nn.Linear)]
     assert shapes == [(128, 2), (128, 128), (128, 128), (128, 128), (256, 128)]
+
+
+@pytest.mark.parametrize("slope", [0.25, -0.5, 0.0])
+def test_prelu_and_its_gradient_are_torchs(slope: float, generator: torch.Generator) -> None:
+    z = torch.randn(7, 5, generator=generator, dtype=torch.float64)
+    z[0, 0] = 0.0
+    above = torch.randn(5, 7, generator=generator, dtype=torch.float64).T  # not contiguous
+    results = []
+    for module in (PReLU().double(), nn.PReLU().double()):
+        nn.init.constant_(module.weight, slope)
+        leaf = z.clone().requires_grad_()
+        out = module(leaf)
+        results.append((out.detach(), *torch.autograd.grad(out, (leaf, module.weight), above)))
+        with torch.no_grad():
+            assert torch.equal(module(z), out)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_mlp_last_bias_is_optional() -> None:

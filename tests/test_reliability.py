@@ -31,8 +31,11 @@ def full() -> NCP:
     """With the sizes of the networks that ship, where rounding is what it is in use."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        config = NCPConfig(candidate_in_f=True, residual=True)
-        return NCP(config, gaussian().mixture).eval()
+        config = NCPConfig(candidate_in_f=True, residual=True, context=2)
+        network = NCP(config, gaussian().mixture).eval()
+        assert network.context is not None
+        torch.nn.init.normal_(network.context.out.weight, std=0.1)
+        return network
 
 
 @pytest.fixture

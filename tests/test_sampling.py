@@ -209,12 +209,12 @@ def test_image_model_samples(generator: torch.Generator, seed: int) -> None:
 # -- log q ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("residual", "context"), [(False, 0), (True, 0), (True, 2)])
 @pytest.mark.parametrize("n", [1, 2, 30, 300])
 def test_log_q_is_the_likelihoods(
-    n: int, residual: bool, generator: torch.Generator, seed: int
+    n: int, residual: bool, context: int, generator: torch.Generator, seed: int
 ) -> None:
-    model = random_model(generator, residual=residual, candidate_in_f=True)
+    model = random_model(generator, residual=residual, context=context, candidate_in_f=True)
     x = data(n, generator)
     samples = model.sample(x, 20, seed=seed)
     with torch.no_grad():
@@ -395,12 +395,21 @@ def test_a_wide_beam_finds_the_top_partitions(generator: torch.Generator) -> Non
     assert model.map(x[:1]).labels.tolist() == [[0]]
 
 
+@pytest.mark.parametrize("context", [0, 2])
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_assign_is_the_last_conditional(
-    separate_q: bool, point_in_f: bool, candidate_in_f: bool, generator: torch.Generator
+    separate_q: bool,
+    point_in_f: bool,
+    candidate_in_f: bool,
+    context: int,
+    generator: torch.Generator,
 ) -> None:
     model = random_model(
-        generator, separate_q=separate_q, point_in_f=point_in_f, candidate_in_f=candidate_in_f
+        generator,
+        separate_q=separate_q,
+        point_in_f=point_in_f,
+        candidate_in_f=candidate_in_f,
+        context=context,
     )
     x, new = data(9, generator), data(7, generator)
     labels = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2, 2])
@@ -412,12 +421,31 @@ def test_assign_is_the_last_conditional(
         np.testing.assert_allclose(probabilities[i].numpy(), row.exp().numpy(), atol=1e-9)
 
 
-def test_assign_in_parts(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = random_model(generator)
+@pytest.mark.parametrize("context", [0, 2])
+@pytest.mark.parametrize("mutual", [False, True])
+def test_assign_in_parts(
+    context: int, mutual: bool, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(generator, context=context)
     x, new = data(5, generator), data(40, generator)
-    whole = model.assign(new, x, [0, 1, 0, 1, 2])
+    labels = [0, 1, 0, 1, 2]
+    whole = model.assign(new, x, labels, mutual=mutual)
     monkeypatch.setattr(ncp.sampling, "CHUNK", 10)
-    torch.testing.assert_close(model.assign(new, x, [0, 1, 0, 1, 2]), whole, rtol=0, atol=1e-12)
+    in_parts = model.assign(new, x, labels, mutual=mutual)
+    torch.testing.assert_close(in_parts, whole, rtol=0, atol=1e-12)
+
+
+def test_a_newcomer_sees_what_it_would_see_as_a_member(generator: torch.Generator) -> None:
+    """One block of context: the encoding of a point does not depend on what the others see."""
+    model = random_model(generator, context=1)
+    assert model.context is not None
+    x, new = data(9, generator), data(3, generator)
+    with torch.no_grad():
+        h, h_new = model.features(x)[0], model.features(new)[0]
+        got = model.context.newcomers(h, h_new)
+        for i in range(3):
+            member = model.context(torch.cat([h, h_new[i : i + 1]])[None])[0, -1]
+            torch.testing.assert_close(got[i], member, rtol=0, atol=1e-12)
 
 
 # -- cost ----------------------------------------------------------------------------------------
@@ -464,7 +492,7 @@ def test_nothing_needs_float64(generator: torch.Generator, monkeypatch: pytest.M
     with No64():  # type: ignore[no-untyped-call]
         drawn = TreeSampler(model)
         with torch.no_grad():
-            points = ncp.sampling._encode(model, x, drawn.folded)
+            points = ncp.sampling._encode(model, [x], drawn.folded)
             sequences = ncp.sampling._Sequences(
                 points,
                 torch.arange(300)[None],

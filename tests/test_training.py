@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from ncp import training
 from ncp.checkpoint import load_model, read
+from ncp.exact import posterior
 from ncp.likelihoods import LabelledArrays
 from ncp.mixture import Mixture
 from ncp.model import NCP
@@ -105,6 +107,8 @@ def test_every_experiment_can_be_read() -> None:
         {"points_per_step": 0},
         {"datasets_per_step": 3},
         {"orders": 0},
+        {"exact_up_to": 10},
+        {"small_sizes": 1.5},
     ],
     ids=str,
 )
@@ -121,6 +125,7 @@ def test_wrong_training_options_are_refused(changes: dict[str, Any]) -> None:
         {"name": 3},
         {"seed": -1},
         {"seed": "x"},
+        {"initial": 3},
         {"model": {"widht": 3}},
         {"model": {"width": "x"}},
         {"model": 3},
@@ -377,6 +382,46 @@ def test_the_progress_bar_shows_the_monitors(
 def test_rao_blackwellised_training_runs(tmp_path: Path) -> None:
     train(tiny(rao_blackwell=3), tmp_path, progress=False)
     assert all(math.isfinite(line["nll"]) for line in log_of(tmp_path) if "nll" in line)
+
+
+def test_small_data_sets_have_exact_targets_everywhere() -> None:
+    run = tiny(exact_up_to=6, small_sizes=1.0, sizes_per_step=40, points_per_step=1000)
+    sizes = []
+    for piece in draw(run, 0, 0, 0):
+        n = piece.x.shape[1]
+        sizes.append(n)
+        if n > 6:
+            assert piece.targets is None
+            continue
+        assert piece.targets is not None
+        exact = posterior(piece.x[-1, piece.orders[-1, 0]], run.mixture)
+        p = np.exp(exact.log_prob)
+        labels = piece.labels[-1, 0].numpy()
+        for position in range(1, n):
+            path = (exact.labels[:, :position] == labels[:position]).all(1)
+            chances = np.bincount(exact.labels[path, position], p[path])
+            got = piece.targets[-1, 0, position - 1].numpy()[: len(chances)]
+            np.testing.assert_allclose(got, chances / chances.sum(), atol=1e-6)
+    assert min(sizes) == 3
+    assert sum(n <= 6 for n in sizes) > 15  # log-uniform: half lie below the geometric mean, 6
+
+
+def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:
+    first = train(tiny(steps=3), tmp_path / "first", progress=False)
+    weights = str(tmp_path / "first" / "tiny.safetensors")
+    again = replace(tiny(), initial=weights)
+    assert RunConfig.from_dict(again.to_dict()) == again
+    assert same(Trainer(again, tmp_path / "again").best, first)
+    more = replace(again, model=replace(again.model, context=1))
+    start = Trainer(more, tmp_path / "more").best
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    rows = [[0, 0, 1, 0, 2, 1]]
+    torch.testing.assert_close(start.log_prob(x, rows), first.log_prob(x, rows))
+    other = replace(again, model=replace(again.model, width=12))
+    with pytest.raises(ValueError, match="Expected the run's model in the initial checkpoint"):
+        Trainer(other, tmp_path / "other")
+    with pytest.raises(ValueError, match="does not exist"):
+        Trainer(replace(again, initial="nowhere"), tmp_path / "nowhere")
 
 
 def test_the_loss_falls_in_seconds(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from ncp.importance import resample_counts
 from ncp.model import NCP
 from ncp.partitions import Partitions, in_words, percent, tail_in_words
 from ncp.pretrained import DEFAULT, load
-from ncp.sampling import sample_many
+from ncp.sampling import assign_each, sample_many
 from ncp.summary import Summary, summarise
 from ncp.tabular import FittedTransform, TabularMixture
 
@@ -534,9 +534,8 @@ class Scorer:
     def each(self, model: NCP, rows: np.ndarray) -> list[np.ndarray]:
         """p_s(j), for every sample s, of rows `(M, P)` in the caller's units."""
         features = self.preparation.apply(rows)
-        return [
-            model.assign(features, self.features, labels).cpu().numpy() for labels in self.labels
-        ]
+        found = assign_each(model, features, self.features, self.labels, mutual=False)
+        return [chances.cpu().numpy() for chances in found]
 
     def carry_over(self, each: list[np.ndarray]) -> Float64[np.ndarray, "M K1"]:
         """The mean over samples of p_s, carried over to the estimate's clusters."""

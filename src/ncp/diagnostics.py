@@ -909,7 +909,8 @@ class CheckPlan:
                 ari_sizes=(20, 100),
                 nll_sizes=(20, 100),
                 permutation_points=20,
-                targets=replace(plan.targets, ari=0.99),
+                # images of distinct digits can be told apart; tables need not be
+                targets=replace(plan.targets, ari=0.99 if len(mixture.event_shape) > 1 else None),
             )
         elif mixture.event_shape == (1,):
             # clusters of one dimension overlap more: fewer are found, and with more doubt

@@ -79,7 +79,7 @@ def likelihoods(model: NCP, data: Sequences) -> Likelihoods:
     """Score all sequences of `data` in one fused pass."""
     n_datasets, n_orders, n = data.labels.shape
     folded = model.fold()
-    points = model.encode(data.x.flatten(0, 1), folded)
+    points = model.encode(data.x.flatten(0, 1), [n] * n_datasets, folded)
     start = torch.arange(n_datasets, device=data.x.device)[:, None, None] * n
     index = (data.orders + start).flatten(0, 1)
     labels = data.labels.flatten(0, 1)

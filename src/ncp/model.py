@@ -38,7 +38,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ncp.mixture import Mixture
-from ncp.networks import build_encoder, mlp
+from ncp.networks import AttentionBlock, Context, build_encoder, mlp
 from ncp.partitions import Partitions, as_tensor, canonical, check_labels
 
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
@@ -69,6 +69,8 @@ class NCPConfig:
         point_in_f: f sees h_n, the encoding of the point being assigned.
         candidate_in_f: f sees g(H_k + h_n), the embedding of the cluster the point would join.
         residual: Skip connections around the hidden layers of g, f and the MLP encoder.
+        context: Blocks of self-attention over the data set that follow the encoder, so that h_i
+            depends on all of x (and no less on none of its order); 0 in the paper.
 
     >>> NCPConfig(event_shape=3).event_shape
     (3,)
@@ -88,6 +90,7 @@ class NCPConfig:
     point_in_f: bool = True
     candidate_in_f: bool = False
     residual: bool = False
+    context: int = 0
 
     def __post_init__(self) -> None:
         given = self.event_shape
@@ -98,11 +101,16 @@ class NCPConfig:
         if len(self.conv_channels) != 2 or min(self.conv_channels) < 1:
             raise ValueError(f"Expected two positive conv_channels but got {self.conv_channels}")
         least = {"h_width": 1, "h_dim": 1, "width": 1, "g_dim": 1}
-        least |= {"h_depth": 2, "g_depth": 2, "f_depth": 2}
+        least |= {"h_depth": 2, "g_depth": 2, "f_depth": 2, "context": 0}
         for name, bound in least.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < bound:
                 raise ValueError(f"Expected an integer {name} >= {bound} but got {value!r}")
+        if self.context and self.width % AttentionBlock.HEADS:
+            raise ValueError(
+                f"Expected width to be a multiple of {AttentionBlock.HEADS} with context "
+                f"but got {self.width}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""
@@ -251,6 +259,9 @@ class NCP(nn.Module):
         self.mixture = mixture
         self.h = build_encoder(config)
         self.q = build_encoder(config) if config.separate_q else None
+        self.context = (
+            Context(config.h_dim, config.width, config.context) if config.context else None
+        )
         self.g = mlp(
             config.h_dim, config.width, config.g_depth, config.g_dim, residual=config.residual
         )
@@ -291,15 +302,32 @@ class NCP(nn.Module):
             b_f=into_f.bias,
         )
 
-    def encode(self, x: Float[Tensor, "points ..."], folded: Folded) -> Points:
-        """Encode points (raw, one row each) and project them once."""
+    def encode(
+        self, x: Float[Tensor, "points ..."], sizes: Sequence[int], folded: Folded
+    ) -> Points:
+        """Encode the points of data sets of the given sizes (raw, one row each); project them."""
+        h, q = self.features(x)
+        if self.context is None:
+            return self.project(h, q, folded)
+        if len(set(sizes)) == 1:
+            h = self.context(h.view(len(sizes), sizes[0], -1)).flatten(0, 1)
+        else:
+            h = torch.cat([self.context(part[None])[0] for part in torch.split(h, list(sizes))])
+        return self.project(h, q, folded)
+
+    def features(self, x: Float[Tensor, "points ..."]) -> tuple[Tensor, Tensor | None]:
+        """h of each point by itself, and q where that has an encoder of its own."""
         x = (x - self.location) / self.scale
-        h = self.h(x)
-        q = h if self.q is None else self.q(x)
-        static = folded.b_f.expand(len(x), -1)
+        return self.h(x), None if self.q is None else self.q(x)
+
+    def project(
+        self, h: Float[Tensor, "points d_h"], q: Float[Tensor, "points d_h"] | None, folded: Folded
+    ) -> Points:
+        """Encodings as the scorer wants them."""
+        static = folded.b_f.expand(len(h), -1)
         if folded.w_h is not None:
             static = torch.addmm(folded.b_f, h, folded.w_h.T)
-        return Points(u=h @ folded.w_u.T, q=q @ folded.w_q.T, static=static)
+        return Points(u=h @ folded.w_u.T, q=(h if q is None else q) @ folded.w_q.T, static=static)
 
     def embed(self, v: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
         """g between its first and its last linear layer."""
@@ -447,7 +475,7 @@ class NCP(nn.Module):
         rows_2d = rows_2d.view(-1, len(points))
         index = torch.arange(len(points), device=self.device).expand_as(rows_2d)
         lengths = torch.full((len(rows_2d),), len(points), device=self.device)
-        return _Problem(kind, points, index, lengths, rows_2d)
+        return _Problem(kind, points, [len(points)], index, lengths, rows_2d)
 
     def _ragged(self, xs: Sequence[Any], labels: Sequence[Any], kind: str) -> _Problem:
         data = [self.check_points(x) for x in xs]
@@ -464,11 +492,11 @@ class NCP(nn.Module):
         padded = nn.utils.rnn.pad_sequence(rows, batch_first=True)
         index = torch.arange(padded.shape[1], device=self.device)
         index = (index + (lengths.cumsum(0) - lengths)[:, None]).where(index < lengths[:, None], 0)
-        return _Problem(kind, torch.cat(data), index, lengths, padded)
+        return _Problem(kind, torch.cat(data), lengths.tolist(), index, lengths, padded)
 
     def _run(self, problem: _Problem) -> Iterator[tuple[slice, Tensor, Tensor]]:
         folded = self.fold()
-        points = self.encode(problem.points, folded)
+        points = self.encode(problem.points, problem.sizes, folded)
         for rows in groups_of(candidates_per_row(problem.labels, problem.lengths), CHUNK):
             n = int(problem.lengths[rows].max())
             log_p, valid = self.scores(
@@ -525,14 +553,14 @@ class NCP(nn.Module):
 
         return beam_search(self, x, beam)
 
-    def assign(self, x_new: Any, x: Any, labels: Any) -> Tensor:
+    def assign(self, x_new: Any, x: Any, labels: Any, *, mutual: bool = True) -> Tensor:
         """Probabilities `(M, K + 1)` of new points joining each cluster or a new one.
 
         See `ncp.sampling.assign`.
         """
         from ncp.sampling import assign
 
-        return assign(self, x_new, x, labels)
+        return assign(self, x_new, x, labels, mutual=mutual)
 
 
 @dataclass(frozen=True)
@@ -541,6 +569,7 @@ class _Problem:
 
     kind: str  # "single" row, "batch" of rows, or "list" of data sets
     points: Tensor  # (points, *event)
+    sizes: list[int]  # points of each data set
     index: Int[Tensor, "S N"]
     lengths: Int[Tensor, " S"]
     labels: Int[Tensor, "S N"]

@@ -10,14 +10,47 @@ made known by name with `register_encoder`, so that a checkpoint can name it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from ncp.model import NCPConfig
+
+
+class _Leaky(torch.autograd.Function):
+    """PReLU with one slope. On a CPU the backward pass of torch's own takes longer than two
+    products of the layer; this one takes a tenth of that."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(z, slope)
+        return nn.functional.leaky_relu(z, slope.item())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        z, slope = ctx.saved_tensors
+        below = torch.dot(gradient.reshape(-1), z.clamp(max=0).view(-1))
+        into_z = torch.ops.aten.leaky_relu_backward(gradient, z, slope.item(), False)
+        return into_z, below.view_as(slope)
+
+
+class PReLU(nn.PReLU):
+    """`torch.nn.PReLU` with one slope, and a fast backward pass on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, z: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+        if z.device.type != "cpu" or z.dtype != self.weight.dtype:
+            return super().forward(z)
+        if not torch.is_grad_enabled():
+            return nn.functional.leaky_relu(z, self.weight.item())
+        out: Tensor = _Leaky.apply(z.contiguous(), self.weight)  # type: ignore[no-untyped-call]
+        return out
 
 
 class Residual(nn.Module):
@@ -26,10 +59,11 @@ class Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
-        self.activation = nn.PReLU()
+        self.activation = PReLU()
 
     def forward(self, z: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
-        return torch.add(z, self.activation(self.linear(z)))
+        change: Tensor = self.activation(self.linear(z))
+        return change + z if torch.is_grad_enabled() else change.add_(z)
 
 
 def mlp(
@@ -43,10 +77,98 @@ def mlp(
     >>> mlp(2, 128, 5, 256)[0].weight.shape
     torch.Size([128, 2])
     """
-    layers: list[nn.Module] = [nn.Linear(n_in, width), nn.PReLU()]
+    layers: list[nn.Module] = [nn.Linear(n_in, width), PReLU()]
     for _ in range(depth - 2):
-        layers += [Residual(width)] if residual else [nn.Linear(width, width), nn.PReLU()]
+        layers += [Residual(width)] if residual else [nn.Linear(width, width), PReLU()]
     return nn.Sequential(*layers, nn.Linear(width, n_out, bias=bias))
+
+
+class Context(nn.Module):
+    """Lets each point's encoding depend on the whole data set, by self-attention.
+
+    h_i becomes h_i + W t_i, where the tokens t start as a projection of h and pass `depth` blocks
+    of attention over all points of the data set (no positions, so nothing depends on their order)
+    and a small perceptron. W starts at zero: without training there is no context.
+
+    A data set has to be encoded once only, whatever the number of samples and orders, so this
+    costs the sampler next to nothing.
+    """
+
+    def __init__(self, h_dim: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.into = nn.Linear(h_dim, width)
+        self.blocks = nn.ModuleList(AttentionBlock(width) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, h_dim, bias=False)
+        nn.init.zeros_(self.out.weight)
+
+    def forward(
+        self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, " N"] | None = None
+    ) -> Float[Tensor, "B N d_h"]:
+        """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
+        tokens = self.into(h)
+        for block in self.blocks:
+            tokens = block(tokens, real)
+        return torch.add(h, self.out(self.norm(tokens)))
+
+    def newcomers(
+        self, h: Float[Tensor, "N d_h"], new: Float[Tensor, "M d_h"]
+    ) -> Float[Tensor, "M d_h"]:
+        """Encodings of new points, each of which sees a data set and itself, but is not seen."""
+        tokens, arriving = self.into(h)[None], self.into(new)
+        for block in self.blocks:
+            arriving = cast(AttentionBlock, block).join(tokens, arriving)
+            tokens = block(tokens)
+        return torch.add(new, self.out(self.norm(arriving)))
+
+
+class AttentionBlock(nn.Module):
+    """Attention with four heads, then a perceptron, each normalised and with a skip connection."""
+
+    HEADS = 4
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.widen, self.activation = nn.Linear(width, 2 * width), PReLU()
+        self.narrow = nn.Linear(2 * width, width)
+
+    def _heads(self, tokens: Float[Tensor, "*rows width"]) -> list[Float[Tensor, ...]]:
+        """Queries, keys and values, `(*rows, heads, width / heads)` each."""
+        parts = self.attention(self.norm1(tokens)).chunk(3, -1)
+        return [part.unflatten(-1, (self.HEADS, -1)) for part in parts]
+
+    def _finish(
+        self, tokens: Float[Tensor, "*rows width"], seen: Float[Tensor, "*rows heads part"]
+    ) -> Float[Tensor, "*rows width"]:
+        tokens = tokens + self.project(seen.flatten(-2))
+        wide = self.widen(self.norm2(tokens))
+        out: Tensor = tokens + self.narrow(self.activation(wide))
+        return out
+
+    def forward(
+        self, tokens: Float[Tensor, "B N width"], real: Bool[Tensor, " N"] | None = None
+    ) -> Float[Tensor, "B N width"]:
+        q, k, v = (part.transpose(1, 2) for part in self._heads(tokens))
+        seen = nn.functional.scaled_dot_product_attention(
+            q, k, v, None if real is None else real.expand(1, 1, len(real), -1)
+        )
+        return self._finish(tokens, seen.transpose(1, 2))
+
+    def join(
+        self, tokens: Float[Tensor, "1 N width"], new: Float[Tensor, "M width"]
+    ) -> Float[Tensor, "M width"]:
+        """New points attend to the N tokens and to themselves."""
+        _, k, v = (part[0] for part in self._heads(tokens))
+        q, own_k, own_v = self._heads(new)
+        scale = q.shape[-1] ** -0.5
+        scores = torch.einsum("mhp,nhp->mhn", q, k)
+        own = (q * own_k).sum(-1, keepdim=True)
+        weights = (scale * torch.cat([scores, own], -1)).softmax(-1)
+        seen = torch.einsum("mhn,nhp->mhp", weights[..., :-1], v) + weights[..., -1:] * own_v
+        return self._finish(new, seen)
 
 
 class ConvEncoder(nn.Module):

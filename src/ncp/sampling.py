@@ -40,6 +40,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ncp.model import NCP, Folded, Points, widest
+from ncp.networks import Context
 from ncp.partitions import Partitions, bell_number, canonical, check_labels
 
 CHUNK = 8192  # candidates evaluated at once: small enough for the cache
@@ -214,7 +215,13 @@ class TreeSampler:
                 self._grow(tree, sequences.points.u[point], base, policy)
                 tick(active)
         finished.append((tree.cut(0), n_max))
-        return _read_labels(tree, finished, n_max)
+        drawn = _read_labels(tree, finished, n_max)
+        if not bool(drawn.log_q.isfinite().all()):
+            raise ValueError(
+                "Expected data within reach of the network but its values overflow; "
+                "are the data in the units that it was trained for?"
+            )
+        return drawn
 
     def _plant(self, sequences: _Sequences) -> _Tree:
         n_sequences = len(sequences.lengths)
@@ -247,7 +254,8 @@ class TreeSampler:
 
         n_old = len(tree.u)
         old = torch.cat([tree.g_hat, tree.g_hat.new_zeros(len(u_n), tree.g_hat.shape[1])])
-        tree.total = tree.total[parent] + (grown.g_hat - old)[joined]
+        tree.total = tree.total.index_select(0, parent)
+        tree.total += (grown.g_hat - old).index_select(0, joined)
         tree.k = tree.k[parent] + (choice == tree.k[parent])
         tree.counts, tree.log_q = children.counts, children.log_q
         tree.sequence = tree.sequence[parent]
@@ -327,7 +335,7 @@ def in_tiles(network: Callable[[Tensor], Any], rows: Float[Tensor, "rows ..."]) 
     result = network(torch.cat([rows, rows.new_zeros(extra, *rows.shape[1:])]))
     if isinstance(result, Tensor):
         return result[: len(rows)]
-    return type(result)(part[: len(rows)] for part in result)
+    return tuple(None if part is None else part[: len(rows)] for part in result)
 
 
 def log_softmax(scores: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:
@@ -461,7 +469,9 @@ def beam_search(model: NCP, x: Any, beam: int = 32) -> Partitions:
 
 
 @torch.no_grad()
-def assign(model: NCP, x_new: Any, x: Any, labels: Any) -> Float[Tensor, "M K"]:
+def assign(
+    model: NCP, x_new: Any, x: Any, labels: Any, *, mutual: bool = True
+) -> Float[Tensor, "M K"]:
     """Probabilities of new points joining each cluster of a given partition, or a new one.
 
     Each new point is scored on its own, as the last one after the N given points:
@@ -471,6 +481,9 @@ def assign(model: NCP, x_new: Any, x: Any, labels: Any) -> Float[Tensor, "M K"]:
         model: A trained network.
         x_new: New points, `(M, *event_shape)`.
         x, labels: The data set `(N, *event_shape)` and its canonical labels `(N,)`.
+        mutual: Matters for models with context. There the encodings of the N points depend on the
+            new one too, so all of them are computed again for each new point; with `False` the
+            new point sees them and they do not see it, which is what many new points need.
 
     Returns:
         `(M, K + 1)` probabilities; the last column is "a new cluster".
@@ -479,28 +492,56 @@ def assign(model: NCP, x_new: Any, x: Any, labels: Any) -> Float[Tensor, "M K"]:
     >>> assign(NCP(NCPConfig(event_shape=1)), [[2.0]], [[0.0], [1.0], [5.0]], [0, 0, 1]).shape
     torch.Size([1, 3])
     """
-    points, new = model.check_points(x), model.check_points(x_new)
-    label = check_labels(labels, len(points)).to(model.device)
+    label = check_labels(labels, len(model.check_points(x)))
     if label.dim() != 1:
         raise ValueError(f"Expected labels of shape (N,) but got {tuple(label.shape)}")
+    return assign_each(model, x_new, x, label[None], mutual=mutual)[0]
+
+
+@torch.no_grad()
+def assign_each(
+    model: NCP, x_new: Any, x: Any, labels: Any, *, mutual: bool = True
+) -> list[Float[Tensor, "M K"]]:
+    """`assign` for several partitions `(R, N)`; points are encoded once."""
+    points, new = model.check_points(x), model.check_points(x_new)
+    rows = list(check_labels(labels, len(points)).to(model.device))
     sampler = TreeSampler(model)
-    folded = sampler.folded
-    n_clusters = int(label.max()) + 1
-    encoded = _encode(model, points, folded)
-    u = encoded.u.new_zeros(n_clusters + 1, encoded.u.shape[1], dtype=widest(model.device))
-    u = u.index_add(0, label, encoded.u.to(u.dtype)).to(model.dtype)  # the last: a new cluster
-    g_hat = sampler.value(u[:-1])
-    g_hat = torch.cat([g_hat, torch.zeros_like(g_hat[:1])])
-    total = g_hat.sum(0)
-    probabilities = []
-    for part in torch.split(new, max(1, CHUNK // (n_clusters + 1))):
-        joining = _encode(model, part, folded)
-        joined = (u + joining.u[:, None]).flatten(0, 1)
-        y = in_tiles(lambda v: sampler._two_values(v)[1], joined).view(len(part), len(u), -1)
-        y = y + (total - g_hat + joining.static[:, None])
-        logits = in_tiles(sampler._logit, y.flatten(0, 1)).view(len(part), len(u))
-        probabilities.append(log_softmax(logits.to(widest(logits.device))).exp())
-    return torch.cat(probabilities)
+    h = _features(model, points)[0]
+    n_clusters = max(int(row.max()) + 1 for row in rows)
+    again = model.context is not None and mutual
+    if not again:
+        h_in_context = h if model.context is None else _in_context(model.context, h)
+        clusters = [_clusters(sampler, h_in_context[None], row) for row in rows]
+    found: list[list[Tensor]] = [[] for _ in rows]
+    for part in torch.split(new, max(1, CHUNK // (n_clusters + 1 + again * len(points)))):
+        h_new, q = _features(model, part)
+        if model.context is not None and again:
+            both = model.context(torch.cat([h.expand(len(part), -1, -1), h_new[:, None]], 1))
+            h_new = both[:, -1]
+            clusters = [_clusters(sampler, both[:, :-1], row) for row in rows]
+        elif model.context is not None:
+            h_new = model.context.newcomers(h, h_new)
+        joining = _project(model, h_new, q, sampler.folded)
+        for (u, g_hat), column in zip(clusters, found, strict=True):
+            joined = (u + joining.u[:, None]).flatten(0, 1)
+            y = in_tiles(lambda v: sampler._two_values(v)[1], joined).view(
+                len(part), -1, u.shape[2]
+            )
+            y = y + (g_hat.sum(1, keepdim=True) - g_hat + joining.static[:, None])
+            logits = in_tiles(sampler._logit, y.flatten(0, 1)).view(y.shape[:2])
+            column.append(log_softmax(logits.to(widest(logits.device))).exp())
+    return [torch.cat(column) for column in found]
+
+
+def _clusters(
+    sampler: TreeSampler, h: Float[Tensor, "B N d_h"], label: Int[Tensor, " N"]
+) -> tuple[Float[Tensor, "B K width"], Float[Tensor, "B K width"]]:
+    """U and ĝ of the clusters of one partition of B data sets, and zeros for a new cluster."""
+    u = in_tiles(lambda rows: rows @ sampler.folded.w_u.T, h.flatten(0, 1)).view(*h.shape[:2], -1)
+    sums = u.new_zeros(len(u), int(label.max()) + 2, u.shape[2], dtype=widest(u.device))
+    sums = sums.index_add(1, label, u.to(sums.dtype)).to(u.dtype)
+    g_hat = sampler.value(sums[:, :-1].flatten(0, 1)).view(len(u), -1, u.shape[2])
+    return sums, torch.nn.functional.pad(g_hat, (0, 0, 0, 1))
 
 
 # -- from data sets to sequences and back -------------------------------------------------------
@@ -626,12 +667,37 @@ def _blocks(sizes: list[int], pieces: list[_Pieces]) -> list[list[_Pieces]]:
     return [block for block in blocks if block]
 
 
-def _encode(model: NCP, x: Tensor, folded: Folded) -> Points:
-    parts = [
-        in_tiles(lambda rows: tuple(model.encode(rows, folded)), part)
-        for part in torch.split(x, CHUNK)
-    ]
-    return Points(*(torch.cat(tables) for tables in zip(*parts, strict=True)))
+def _encode(model: NCP, xs: list[Tensor], folded: Folded) -> Points:
+    h, q = _features(model, torch.cat(xs))
+    parts = torch.split(h, [len(x) for x in xs])
+    # One data set at a time: its values depend on nothing else.
+    h = h if model.context is None else torch.cat([_in_context(model.context, p) for p in parts])
+    return _project(model, h, q, folded)
+
+
+def _in_context(context: Context, h: Float[Tensor, "N d_h"]) -> Float[Tensor, "N d_h"]:
+    def among_themselves(rows: Tensor) -> Tensor:
+        out: Tensor = context(rows[None], torch.arange(len(rows), device=h.device) < len(h))[0]
+        return out
+
+    result: Tensor = in_tiles(among_themselves, h)
+    return result
+
+
+def _features(model: NCP, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    parts = [in_tiles(model.features, part) for part in torch.split(x, CHUNK)]
+    h, q = zip(*parts, strict=True)
+    return torch.cat(h), None if model.q is None else torch.cat(q)
+
+
+def _project(model: NCP, h: Tensor, q: Tensor | None, folded: Folded) -> Points:
+    def project(rows: Tensor) -> tuple[Tensor, ...]:
+        both = torch.split(rows, model.config.h_dim, 1)
+        return tuple(model.project(both[0], both[-1], folded))
+
+    rows = h if q is None else torch.cat([h, q], 1)
+    tables = zip(*(in_tiles(project, part) for part in torch.split(rows, CHUNK)), strict=True)
+    return Points(*map(torch.cat, tables))
 
 
 def _run_block(
@@ -663,7 +729,7 @@ def _run_block(
         for member, key in zip(block, of_set, strict=True)
     ]
     start = (sizes.cumsum(0) - sizes).tolist()
-    encoded = _encode(sampler.model, torch.cat(xs), sampler.folded)
+    encoded = _encode(sampler.model, xs, sampler.folded)
     total = encoded.q.new_zeros(len(xs), encoded.q.shape[1], dtype=widest(device))
     total.index_add_(0, torch.repeat_interleave(sizes), encoded.q.to(total.dtype))
     sequences = _Sequences(

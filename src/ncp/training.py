@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import deepcopy
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,7 @@ Validate = Callable[[NCP], Mapping[str, float]]
 CHECKPOINTS_KEPT = 3
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam remembers of each parameter
 BAD_STEPS_IN_A_ROW = 5
+LARGEST_ENUMERATED = 9  # points of a data set, all of whose 21,147 partitions are weighed
 ROLLBACKS = 8
 MONITOR_ORDERS = 8  # the paper's number of orders for the symmetry monitor
 MONITOR_DATASETS = 4
@@ -81,6 +82,8 @@ class TrainingConfig:
         ema: Decay of the exponential moving average of the weights; 0 for none. With it, the
             average is what is validated and shipped.
         rao_blackwell: Number r of last points with exact soft targets.
+        exact_up_to: Data sets of at most this many points have exact soft targets everywhere.
+        small_sizes: Share of the sizes N that is drawn log-uniformly; the others are uniform.
         pairwise_steps: Steps with the pairwise warm-up of the encoder.
         prefetch: Draw the next step's data in a background thread.
         log_every, validate_every: Steps between lines of the log and between validations.
@@ -100,6 +103,8 @@ class TrainingConfig:
     clip: float = 1.0
     ema: float = 0.999
     rao_blackwell: int = 0
+    exact_up_to: int = 0
+    small_sizes: float = 0.0
     pairwise_steps: int = 0
     prefetch: bool = False
     log_every: int = 10
@@ -125,6 +130,12 @@ class TrainingConfig:
             )
         if not 0 <= self.ema < 1:
             raise ValueError(f"Expected training.ema in [0, 1) but got {self.ema}")
+        if self.small_sizes > 1:
+            raise ValueError(f"Expected training.small_sizes <= 1 but got {self.small_sizes}")
+        if self.exact_up_to > LARGEST_ENUMERATED:
+            raise ValueError(
+                f"Expected training.exact_up_to <= {LARGEST_ENUMERATED} but got {self.exact_up_to}"
+            )
 
     def rate(self, step: int) -> float:
         """The learning rate of a step (counted from 0)."""
@@ -141,25 +152,31 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole run: what `experiments/NAME.toml` says."""
+    """A whole run: what `experiments/NAME.toml` says.
+
+    With `initial`, the path of a checkpoint, training starts from its weights. They must be those
+    of the same model, but for the `context`, which may be new.
+    """
 
     name: str
     seed: int
     model: NCPConfig
     mixture: Mixture
     training: TrainingConfig
+    initial: str = ""
 
     def __post_init__(self) -> None:
         _check_kind("name", self.name, "str")
         _check_kind("seed", self.seed, "int")
+        _check_kind("initial", self.initial, "str")
         if not self.name or self.name.startswith(".") or set(self.name) & set("/\\\0"):
             raise ValueError(f"Expected a name that can be a file's but got {self.name!r}")
         if self.seed < 0:
             raise ValueError(f"Expected seed >= 0 but got {self.seed}")
         exact = self.mixture.is_conjugate or self.mixture.has_density
-        if self.training.rao_blackwell and not exact:
+        if (self.training.rao_blackwell or self.training.exact_up_to) and not exact:
             raise ValueError(
-                "Expected a likelihood that is conjugate or has a density for rao_blackwell > 0 "
+                "Expected a likelihood that is conjugate or has a density for soft targets "
                 f"but got {type(self.mixture.likelihood).__name__}"
             )
 
@@ -171,7 +188,7 @@ class RunConfig:
 
     @classmethod
     def _from_dict(cls, plain: Mapping[str, Any]) -> RunConfig:
-        _only(plain, {"name", "seed", "model", "mixture", "training"}, "a run")
+        _only(plain, {f.name for f in fields(cls)}, "a run")
         for key in ("name", "mixture"):
             if key not in plain:
                 raise ValueError(f"Expected the key {key!r} in a run but got {sorted(plain)}")
@@ -188,6 +205,7 @@ class RunConfig:
             model=NCPConfig.from_dict(model),
             mixture=mixture,
             training=TrainingConfig(**training),
+            initial=plain.get("initial", ""),
         )
 
     @classmethod
@@ -211,6 +229,7 @@ class RunConfig:
             "model": self.model.to_dict(),
             "mixture": self.mixture.to_dict(),
             "training": asdict(self.training),
+            "initial": self.initial,
         }
 
 
@@ -243,6 +262,11 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
     low, high = run.mixture.sizes
     for _ in range(config.sizes_per_step):
         n = int(torch.randint(low, high + 1, (), generator=generator))
+        if config.small_sizes:
+            small, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+            if small < config.small_sizes:
+                n = int(low * ((high + 1) / low) ** u)
+        r = n - 1 if n <= config.exact_up_to else config.rao_blackwell
         if config.points_per_step:
             share = config.points_per_step / config.sizes_per_step / config.orders
             n_datasets = max(1, round(share / n))
@@ -252,10 +276,10 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
             n_datasets,
             n,
             share_partition=config.share_partition,
-            extra_parameters=config.rao_blackwell,
+            extra_parameters=r,
             generator=generator,
         )
-        pieces.append(sequences(batch, config.orders, run.mixture, config.rao_blackwell, generator))
+        pieces.append(sequences(batch, config.orders, run.mixture, r, generator))
     return pieces
 
 
@@ -433,6 +457,8 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
             self.model = NCP(run.model, run.mixture)
+        if run.initial:
+            _start_from(self.model, read(run.initial))
         if fabric is not None:
             self.model.to(fabric.device)
         self.average = deepcopy(self.model) if run.training.ema else None
@@ -617,6 +643,17 @@ class Trainer:
             fresh = Trainer(self.run, self.directory, self.fabric)
             self.__dict__.update(fresh.__dict__)
         self.rate_factor, self.rollbacks = factor, rollbacks
+
+
+def _start_from(model: NCP, found: Checkpoint) -> None:
+    """Take over the weights of a checkpoint; the model may have a context more."""
+    if replace(found.config, context=0) != replace(model.config, context=0):
+        raise ValueError(
+            "Expected the run's model in the initial checkpoint (context apart) "
+            f"but got {found.config}"
+        )
+    fresh = {n: t for n, t in model.state_dict().items() if n.startswith("context.")}
+    model.load_state_dict(fresh | found.build().state_dict())
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
