@@ -690,17 +690,21 @@ def _run_config(
 
 
 def attach_arrays(mixture: Any, split: str = "train") -> None:
-    """Give a mixture of MNIST images its images; other mixtures need nothing."""
+    """Give a mixture of MNIST images its images; other mixtures need nothing.
+
+    One with fewer labels than ten takes the first digits.
+    """
     if getattr(mixture.likelihood, "source", "") != "mnist-train":
         return
     from ncp.datasets import mnist
 
     digits = mnist()
-    if split == "train":
-        mixture.likelihood.attach(digits.train_images, digits.train_labels)
-    else:
-        mixture.likelihood.attach(digits.test_images, digits.test_labels)
+    images, labels = digits.train_images, digits.train_labels
+    if split != "train":
+        images, labels = digits.test_images, digits.test_labels
         mixture.likelihood.distort = 0.0  # only training images are distorted
+    first = labels < mixture.likelihood.n_labels
+    mixture.likelihood.attach(images[first], labels[first])
 
 
 @commands.command("plot-training")
