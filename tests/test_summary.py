@@ -261,6 +261,24 @@ def test_map_is_the_heaviest_partition() -> None:
     assert point_estimate(rows, loss="map", max_clusters=1).n_clusters == 1
 
 
+def test_pear_maximises_the_expected_rand_index(seed: int) -> None:
+    """The definition, pair by pair, of Fritsch and Ickstadt; the best of the candidates wins."""
+    rng = np.random.default_rng(seed)
+    rows, w = chain_draws(rng, 12, 30, noise=0.6)
+    estimate = point_estimate(rows, w, "pear")
+    first, second = np.triu_indices(12, 1)
+
+    def pear(row: np.ndarray) -> float:
+        same = (row[first] == row[second]).astype(float)
+        p = sum(v * (c[first] == c[second]) for v, c in zip(w / w.sum(), rows, strict=True))
+        chance = same.sum() * p.sum() / len(p)
+        return float((same @ p - chance) / ((same.sum() + p.sum()) / 2 - chance))
+
+    assert 1 - estimate.expected_loss == pytest.approx(pear(estimate.labels))
+    assert all(pear(row) <= 1 - estimate.expected_loss + 1e-9 for row in rows)
+    assert point_estimate(rows, w, "pear", max_clusters=2).n_clusters <= 2
+
+
 def test_climb_finds_the_mode(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = np.concatenate([rng.normal(-6, 1, 4), rng.normal(6, 1, 4)])
@@ -296,7 +314,7 @@ def test_search_leaves_the_global_random_state_alone() -> None:
     np.testing.assert_array_equal(before, random_state())
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, "map"])
+@pytest.mark.parametrize("loss", [*LOSSES, "pear", "map"])
 def test_degenerate_posteriors(loss: Any) -> None:
     one = point_estimate([[0]], loss=loss)
     assert one.labels.tolist() == [0]

@@ -78,8 +78,10 @@ class Engine(str, Enum):
 class Loss(str, Enum):
     """Of the point estimate."""
 
+    auto = "auto"
     vi = "vi"
     binder = "binder"
+    pear = "pear"
     map = "map"
 
 
@@ -181,7 +183,7 @@ def cluster(
     orders: Annotated[
         int, typer.Option(min=1, help="Random orders of the rows the samples are spread over.")
     ] = 8,
-    estimate: Annotated[Loss, typer.Option(help="Loss of the single best partition.")] = Loss.vi,
+    estimate: Annotated[Loss, typer.Option(help="Loss of the single best partition.")] = Loss.auto,
     reweight: Annotated[
         bool | None,
         typer.Option(

@@ -21,7 +21,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int, Int64
@@ -31,7 +31,7 @@ from ncp.model import NCP
 from ncp.partitions import Partitions, in_words, percent, tail_in_words
 from ncp.pretrained import DEFAULT, load
 from ncp.sampling import assign_each, sample_many
-from ncp.summary import Summary, summarise
+from ncp.summary import Estimator, Summary, summarise
 from ncp.tabular import FittedTransform, TabularMixture
 
 if TYPE_CHECKING:
@@ -49,6 +49,9 @@ LARGE_SAMPLES = 32  # completed samples of a large table
 ENOUGH = 200  # samples of the subset of a large table; more would not be used
 
 
+ESTIMATES = ("auto", "vi", "binder", "pear", "map")
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a table is clustered.
@@ -56,7 +59,8 @@ class Settings:
     Arguments:
         n_samples: Posterior samples.
         orders: Random orders of the points that they are spread over, or `"each"`.
-        estimate: Loss of the point estimate: `"vi"`, `"binder"` or `"map"`.
+        estimate: The point estimate: `"vi"`, `"binder"`, `"pear"` or `"map"` (see
+            `ncp.summary.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
         reweight: Importance weights: `True`, `False`, or `"auto"`: where the model has a joint
             density, unless the weights are not to be trusted.
         max_clusters: The most clusters that the point estimate may have.
@@ -70,7 +74,7 @@ class Settings:
 
     n_samples: int = 1000
     orders: int | str = 8
-    estimate: str = "vi"
+    estimate: str = "auto"
     reweight: bool | str = "auto"
     max_clusters: int | None = None
     max_points: int | None = None
@@ -79,8 +83,8 @@ class Settings:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.estimate not in ("vi", "binder", "map"):
-            raise ValueError(f"Expected estimate 'vi', 'binder' or 'map' but got {self.estimate!r}")
+        if self.estimate not in ESTIMATES:
+            raise ValueError(f"Expected estimate among {ESTIMATES} but got {self.estimate!r}")
         if self.reweight not in (True, False, "auto"):
             raise ValueError(f"Expected reweight True, False or 'auto' but got {self.reweight!r}")
         for name in ("n_samples", "max_clusters", "max_points"):
@@ -634,10 +638,13 @@ def _answer(
     table = as_rows(x)
     posterior = weigh(posterior, model, settings.reweight)
     n = posterior.n_points
+    loss = settings.estimate
+    if loss == "auto":
+        loss = "pear" if isinstance(model.mixture, TabularMixture) else "vi"
     summary = summarise(
         posterior.labels,
         posterior.weights,
-        cast(Literal["vi", "binder", "map"], settings.estimate),
+        cast(Estimator, loss),
         max_clusters=settings.max_clusters,
         n_restarts=16 if n <= 300 else 4,
     )

@@ -35,8 +35,8 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         Posterior samples.
     orders : int or "each", default=8
         Random orders of the points that the samples are spread over.
-    estimate : {"vi", "binder", "map"}, default="vi"
-        Loss of the point estimate in `labels_`.
+    estimate : {"auto", "vi", "binder", "pear", "map"}, default="auto"
+        The point estimate in `labels_`; see `ncp.clustering.Settings`.
     reweight : bool or "auto", default="auto"
         Importance weights that make the samples exact, where the model has a joint density.
         "auto" leaves them out when they are not to be trusted.
@@ -80,7 +80,7 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         *,
         n_samples: int = 1000,
         orders: int | str = 8,
-        estimate: str = "vi",
+        estimate: str = "auto",
         reweight: bool | str = "auto",
         max_clusters: int | None = None,
         max_points: int | None = None,

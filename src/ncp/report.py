@@ -326,7 +326,7 @@ def _about_section(c: Clustering) -> str:
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     how = (
         f"ncp {__version__}, model {c.model_name}, {s.n_samples} samples in {s.orders} orders, "
-        f"estimate {s.estimate}, seed {seed}, {c.seconds:.1f} s; {made}."
+        f"estimate {c.summary.estimate.loss}, seed {seed}, {c.seconds:.1f} s; {made}."
     )
     return _section(
         "How this was made, and how to cite it",
