@@ -239,4 +239,7 @@ def test_pairwise_loss_is_the_cross_entropy_of_same_cluster(generator: torch.Gen
                 logit = 10 * torch.cosine_similarity(h[b, i], h[b, j], dim=0) - 5
                 sign = 1 if batch.labels[b, i] == batch.labels[b, j] else -1
                 terms.append(-torch.nn.functional.logsigmoid(sign * logit))
-    torch.testing.assert_close(pairwise_loss(model, data), torch.stack(terms).mean() * 2 * 5)
+    expected = torch.stack(terms).mean() * 2 * 5
+    torch.testing.assert_close(pairwise_loss(h, data), expected)
+    more = likelihoods(model, data, pairwise=True).loss - likelihoods(model, data).loss
+    torch.testing.assert_close(more, expected)

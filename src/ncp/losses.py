@@ -75,11 +75,16 @@ def sequences(
     return Sequences(batch.x, labels, orders, targets)
 
 
-def likelihoods(model: NCP, data: Sequences) -> Likelihoods:
-    """Score all sequences of `data` in one fused pass."""
+def likelihoods(model: NCP, data: Sequences, pairwise: bool = False) -> Likelihoods:
+    """Score all sequences of `data` in one fused pass; with `pairwise_loss` if that is wanted."""
     n_datasets, n_orders, n = data.labels.shape
     folded = model.fold()
-    points = model.encode(data.x.flatten(0, 1), [n] * n_datasets, folded)
+    h, q = model.features(data.x.flatten(0, 1))
+    codes = h.view(n_datasets, n, -1)
+    if model.context is not None:
+        codes = model.context.tokens(codes)
+        h = h + model.context.out(codes).flatten(0, 1)
+    points = model.project(h, q, folded)
     start = torch.arange(n_datasets, device=data.x.device)[:, None, None] * n
     index = (data.orders + start).flatten(0, 1)
     labels = data.labels.flatten(0, 1)
@@ -87,6 +92,8 @@ def likelihoods(model: NCP, data: Sequences) -> Likelihoods:
     log_p, _ = model.scores(points, index, lengths, labels, folded)
     each = realised(log_p, labels)
     loss = -each.sum()
+    if pairwise:
+        loss = loss + pairwise_loss(codes, data)
     if data.targets is not None:
         r = data.targets.shape[2]
         soft = data.targets.flatten(0, 1)[..., : log_p.shape[2]]
@@ -97,18 +104,18 @@ def likelihoods(model: NCP, data: Sequences) -> Likelihoods:
     return Likelihoods(loss, each.detach().sum(1).view(n_datasets, n_orders), n_right)
 
 
-def pairwise_loss(model: NCP, data: Sequences) -> Float[Tensor, ""]:
-    """Warm-up of the encoder: "same cluster" from the cosine of h(x_i) and h(x_j).
+def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tensor, ""]:
+    """Warm-up of the encoder: "same cluster" from the cosine of two points' codes.
 
+    The codes are the encodings h(x_i), or the context's tokens where there is a context.
     Binary cross-entropy with logit 10 cos - 5 over all pairs of a data set, averaged over pairs
     and multiplied by the number of points, so that it compares with the main loss. Without it,
     images do not leave the plateau at the prior's entropy: the encoder has no signal before
     clusters exist, and there are no clusters before the encoder has a signal.
     """
     n_datasets, n = data.labels.shape[0], data.labels.shape[2]
-    x = (data.x.flatten(0, 1) - model.location) / model.scale
-    h = torch.nn.functional.normalize(model.h(x), dim=1).view(n_datasets, n, -1)
-    logits = 10 * (h @ h.mT) - 5
+    codes = torch.nn.functional.normalize(codes, dim=2)
+    logits = 10 * (codes @ codes.mT) - 5
     first = data.labels[:, 0].gather(1, data.orders[:, 0].argsort(1))  # in the data set's order
     same = (first[:, :, None] == first[:, None, :]).to(logits.dtype)
     pairs = torch.ones(n, n, dtype=torch.bool, device=logits.device).tril(-1).expand_as(same)

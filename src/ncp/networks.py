@@ -106,10 +106,17 @@ class Context(nn.Module):
         self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, "B N d_h"]:
         """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
+        return torch.add(h, self.out(self.tokens(h, real)))
+
+    def tokens(
+        self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, " N"] | None = None
+    ) -> Float[Tensor, "B N width"]:
+        """What the points are to each other, after all blocks."""
         tokens = self.into(h)
         for block in self.blocks:
             tokens = block(tokens, real)
-        return torch.add(h, self.out(self.norm(tokens)))
+        final: Tensor = self.norm(tokens)
+        return final
 
     def newcomers(
         self, h: Float[Tensor, "N d_h"], new: Float[Tensor, "M d_h"]

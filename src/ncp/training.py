@@ -44,7 +44,7 @@ from ncp.checkpoint import (
     write,
     write_atomically,
 )
-from ncp.losses import Sequences, likelihoods, pairwise_loss, sequences, tail_targets
+from ncp.losses import Sequences, likelihoods, sequences, tail_targets
 from ncp.mixture import Mixture
 from ncp.model import CHUNK, NCP, NCPConfig, candidates_per_row, groups_of
 from ncp.sampling import sample_many
@@ -84,7 +84,8 @@ class TrainingConfig:
         rao_blackwell: Number r of last points with exact soft targets.
         exact_up_to: Data sets of at most this many points have exact soft targets everywhere.
         small_sizes: Share of the sizes N that is drawn log-uniformly; the others are uniform.
-        pairwise_steps: Steps with the pairwise warm-up of the encoder.
+        pairwise_steps: Steps with the pairwise term, which teaches the encoder (or the context)
+            directly which points belong together.
         prefetch: Draw the next step's data in a background thread.
         log_every, validate_every: Steps between lines of the log and between validations.
         checkpoint_seconds: Time between checkpoints.
@@ -329,9 +330,8 @@ def accumulate(
     for data in micro_batches(pieces, limit):
         data = _to(data, model)
         with autocast():
-            result = likelihoods(model, data)
-            loss = result.loss + pairwise_loss(model, data) if pairwise else result.loss
-        loss.backward()  # type: ignore[no-untyped-call]
+            result = likelihoods(model, data, pairwise)
+        result.loss.backward()  # type: ignore[no-untyped-call]
         n_datasets, n_orders, n = data.labels.shape
         tally.loss -= float(result.log_prob.sum())
         tally.points += n_datasets * n_orders * n
