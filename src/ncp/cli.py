@@ -177,12 +177,19 @@ def cluster(
     one_hot: Annotated[
         str, typer.Option("--one-hot", help="Text columns to turn into 0/1 columns.")
     ] = "",
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, help="Posterior samples.")] = (
-        1000
-    ),
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            "--samples", "-n", min=1, help="Posterior samples; 100 for tabular, else 1,000."
+        ),
+    ] = None,
     orders: Annotated[
-        int, typer.Option(min=1, help="Random orders of the rows the samples are spread over.")
-    ] = 8,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Random orders of the rows the samples are spread over; 20 for tabular, else 8.",
+        ),
+    ] = None,
     estimate: Annotated[Loss, typer.Option(help="Loss of the single best partition.")] = Loss.auto,
     reweight: Annotated[
         bool | None,

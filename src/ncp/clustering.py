@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -54,26 +54,28 @@ ESTIMATES = ("auto", "vi", "binder", "pear", "map")
 
 @dataclass(frozen=True)
 class Settings:
-    """How a table is clustered.
+    """How a table is clustered. What is left out is chosen for the model (`for_model`).
 
     Arguments:
-        n_samples: Posterior samples.
-        orders: Random orders of the points that they are spread over, or `"each"`.
+        n_samples: Posterior samples; by default 1,000, for `tabular` 100.
+        orders: Random orders of the points that they are spread over, or `"each"`; by default 8,
+            for `tabular` 20.
         estimate: The point estimate: `"vi"`, `"binder"`, `"pear"` or `"map"` (see
             `ncp.summary.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
         reweight: Importance weights: `True`, `False`, or `"auto"`: where the model has a joint
             density, unless the weights are not to be trusted.
         max_clusters: The most clusters that the point estimate may have.
         max_points: Rows clustered at once; of larger tables a random subset of so many. By
-            default twice what the model was trained on, at least 1,000.
+            default twice what the model was trained on, at least 1,000; for `tabular` what it was
+            trained on.
         scale: Multiply the (centred) data by this number.
         noise_sd: Spread of one cluster in the data's units; the data are multiplied by the number
             that makes it the model's.
         seed: Makes the result reproducible.
     """
 
-    n_samples: int = 1000
-    orders: int | str = 8
+    n_samples: int | None = None
+    orders: int | str | None = None
     estimate: str = "auto"
     reweight: bool | str = "auto"
     max_clusters: int | None = None
@@ -97,6 +99,19 @@ class Settings:
                 raise ValueError(f"Expected {name} > 0 but got {value!r}")
         if self.scale is not None and self.noise_sd is not None:
             raise ValueError("Expected scale or noise_sd but got both")
+
+    def for_model(self, model: NCP) -> Settings:
+        """With nothing left open. Tables are unsure in many ways: many orders, few samples each."""
+        is_table = isinstance(model.mixture, TabularMixture)
+        largest = 0 if model.mixture is None else model.mixture.sizes[1]
+        chosen: dict[str, Any] = {
+            "n_samples": 100 if is_table else 1000,
+            "orders": 20 if is_table else 8,
+            "estimate": "pear" if is_table else "vi",
+            "max_points": largest if is_table else max(SMALLEST_LIMIT, 2 * largest),
+        }
+        unsaid = {k: v for k, v in chosen.items() if getattr(self, k) in (None, "auto")}
+        return replace(self, **unsaid)
 
 
 # -- a model's units -------------------------------------------------------------------------------
@@ -190,7 +205,8 @@ def prepare(model: NCP, x: Any, settings: Settings | None = None) -> Prepared:
         if not usable.all():
             notes.append(f"{int((~usable).sum())} rows with missing values were left out.")
     index = np.flatnonzero(usable)
-    limit = settings.max_points or most_points(model)
+    limit = settings.for_model(model).max_points
+    assert limit is not None
     if len(index) > limit:
         rng = np.random.default_rng(settings.seed)
         index = np.sort(rng.choice(index, limit, replace=False))
@@ -203,12 +219,6 @@ def prepare(model: NCP, x: Any, settings: Settings | None = None) -> Prepared:
     units, said = _units(model, rows[index], settings)
     features = units.apply(rows[index])
     return Prepared(features, index, usable, units, (*notes, *said), _warnings(model, features))
-
-
-def most_points(model: NCP) -> int:
-    """How many rows are clustered at once when the caller does not say."""
-    largest = 0 if model.mixture is None else model.mixture.sizes[1]
-    return max(SMALLEST_LIMIT, 2 * largest)
 
 
 def _prepare_table(
@@ -586,8 +596,10 @@ def cluster_many(
     **settings: Any,
 ) -> list[Clustering]:
     """Cluster many tables at once; see `cluster`."""
-    how = Settings(**settings)
     network = model if isinstance(model, NCP) else load(model)
+    how = Settings(**settings).for_model(network)
+    assert how.n_samples is not None
+    assert how.orders is not None
     name = "a model of your own" if isinstance(model, NCP) else _short(model)
     started = time.monotonic()
     prepared = [prepare(network, x, how) for x in xs]
@@ -638,13 +650,10 @@ def _answer(
     table = as_rows(x)
     posterior = weigh(posterior, model, settings.reweight)
     n = posterior.n_points
-    loss = settings.estimate
-    if loss == "auto":
-        loss = "pear" if isinstance(model.mixture, TabularMixture) else "vi"
     summary = summarise(
         posterior.labels,
         posterior.weights,
-        cast(Estimator, loss),
+        cast(Estimator, settings.estimate),
         max_clusters=settings.max_clusters,
         n_restarts=16 if n <= 300 else 4,
     )

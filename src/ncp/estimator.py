@@ -31,10 +31,10 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
     model : str, path or NCP, default="tabular"
         The name of a model (`ncp.pretrained.names()`), a checkpoint, or a model. The tabular model
         takes any number of columns in any units; the others take data in their own units.
-    n_samples : int, default=1000
-        Posterior samples.
-    orders : int or "each", default=8
-        Random orders of the points that the samples are spread over.
+    n_samples : int, default=None
+        Posterior samples; by default 100 for the tabular model and 1,000 for others.
+    orders : int or "each", default=None
+        Random orders of the points that the samples are spread over; by default 20 or 8.
     estimate : {"auto", "vi", "binder", "pear", "map"}, default="auto"
         The point estimate in `labels_`; see `ncp.clustering.Settings`.
     reweight : bool or "auto", default="auto"
@@ -78,8 +78,8 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         self,
         model: Any = DEFAULT,
         *,
-        n_samples: int = 1000,
-        orders: int | str = 8,
+        n_samples: int | None = None,
+        orders: int | str | None = None,
         estimate: str = "auto",
         reweight: bool | str = "auto",
         max_clusters: int | None = None,
