@@ -27,6 +27,21 @@ def x(seed: int) -> np.ndarray:
     return rng.normal(size=(30, 2)) + 8 * rng.integers(0, 2, size=(30, 1))
 
 
+def test_settings_are_chosen_for_the_model(plane: NCP) -> None:
+    from tests.small_models import tabular
+
+    chosen = Settings().for_model(plane)
+    assert (chosen.n_samples, chosen.orders, chosen.estimate) == (1000, 8, "vi")
+    assert chosen.max_points == 1000
+    table = tabular()
+    assert table.mixture is not None
+    chosen = Settings().for_model(table)
+    assert (chosen.n_samples, chosen.orders, chosen.estimate) == (100, 20, "pear")
+    assert chosen.max_points == table.mixture.sizes[1]
+    said = Settings(n_samples=7, orders="each", estimate="binder", max_points=9)
+    assert said.for_model(table) == said
+
+
 def test_samples_are_the_models_own(plane: NCP, x: np.ndarray) -> None:
     found = cluster(x, plane, n_samples=50, orders=1, reweight=False, seed=3)
     direct = plane.sample(x, 50, orders=1, seed=3)
