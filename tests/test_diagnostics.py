@@ -273,6 +273,8 @@ def test_efficiency_by_hand() -> None:
     result = d.efficiency(d.Simulation((x,), (rows[0],), (draws,), 4), MIXTURE)
     # weights 1, 1, 1, 2
     assert result.fractions[0] == pytest.approx(5**2 / 7 / 4)
+    (weighted,) = d.reweighted(d.Simulation((x,), (rows[0],), (draws,), 4), MIXTURE).draws
+    np.testing.assert_allclose(weighted.weights, [3 / 5, 2 / 5])
     with pytest.raises(ValueError, match="log q"):
         d.efficiency(d.Simulation((x,), (rows[0],), (draws._replace(log_q=None),), 4), MIXTURE)
 

@@ -721,12 +721,31 @@ def efficiency(simulation: Simulation, mixture: Mixture, *, min_median: float = 
     """
     fractions = []
     for x, draws in zip(simulation.x, simulation.draws, strict=True):
-        if draws.log_q is None:
-            raise ValueError("Expected draws with log q but the sampler gave none")
-        log_w = _numpy(mixture.log_joint(x, draws.labels)) - draws.log_q
+        log_w = _log_weights(x, draws, mixture)
         drawn = np.rint(draws.weights * simulation.n_samples).astype(np.int64)
         fractions.append(effective_sample_size(log_w, drawn) / simulation.n_samples)
     return Efficiency(np.array(fractions), simulation.n_samples, min_median)
+
+
+def reweighted(simulation: Simulation, mixture: Mixture) -> Simulation:
+    """The same draws with importance weights, as `ncp.cluster` uses them.
+
+    Args:
+        simulation: posterior draws with log q.
+        mixture: a conjugate model.
+    """
+    draws = []
+    for x, drawn in zip(simulation.x, simulation.draws, strict=True):
+        log_w = _log_weights(x, drawn, mixture)
+        weights = drawn.weights * np.exp(log_w - log_w.max())
+        draws.append(drawn._replace(weights=weights / weights.sum()))
+    return replace(simulation, draws=tuple(draws))
+
+
+def _log_weights(x: Tensor, draws: Draws, mixture: Mixture) -> Float64[np.ndarray, " rows"]:
+    if draws.log_q is None:
+        raise ValueError("Expected draws with log q but the sampler gave none")
+    return np.asarray(_numpy(mixture.log_joint(x, draws.labels)) - draws.log_q)
 
 
 def k_mode_accuracy(simulation: Simulation) -> float:
@@ -1105,10 +1124,14 @@ def _accuracy_rows(on: _Trial, seed: int) -> Lines:
             seed=ari_seed,
             progress=on.progress,
         )
-        ari = point_estimate_ari(simulation, progress=on.progress)
-        words = "adjusted Rand index of the point estimate, mean"
-        row = _row(f"ARI, N = {n}", float(ari.mean()), words, at_least=on.plan.targets.ari)
-        yield row, f"ari, N = {n}", ari
+        kinds = {"": simulation}
+        if on.mixture.is_conjugate:
+            kinds[", weighted"] = reweighted(simulation, on.mixture)
+        for kind, drawn in kinds.items():
+            ari = point_estimate_ari(drawn, progress=on.progress)
+            words = f"adjusted Rand index of the point estimate{kind}, mean"
+            name = f"ARI, N = {n}{kind}"
+            yield _row(name, float(ari.mean()), words, at_least=on.plan.targets.ari), name, ari
 
 
 def _row(
