@@ -11,6 +11,7 @@ import argparse
 
 import numpy as np
 
+from ncp.pretrained import load
 from ncp.tabular import TabularMixture
 
 
@@ -18,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", help="the picture to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rows", type=int, default=0, help="rows of every table; 0: 30 to 500")
+    parser.add_argument("--rows", type=int, default=0, help="rows of every table; 0: 30 to 250")
     options = parser.parse_args()
 
     import matplotlib
@@ -27,11 +28,12 @@ def main() -> None:
     import matplotlib.pyplot as plt
 
     rng = np.random.default_rng(options.seed)
-    mixture = TabularMixture()
+    mixture = load("tabular").mixture
+    assert isinstance(mixture, TabularMixture)
     colours = np.array([*plt.get_cmap("tab10").colors, *plt.get_cmap("Dark2").colors])
     figure, axes = plt.subplots(5, 8, figsize=(16, 10.5))
     for ax in axes.flat:
-        n = options.rows or int(np.exp(rng.uniform(np.log(30), np.log(500))))
+        n = options.rows or int(np.exp(rng.uniform(np.log(30), np.log(250))))
         table, fitted, labels = mixture.sample_table(n, rng)
         y = fitted.features[:, :2]
         if fitted.coordinates.shape[1] == 1:
