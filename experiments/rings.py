@@ -27,6 +27,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from ncp import gibbs, load
+from ncp.importance import log_evidence
 from ncp.likelihoods import Ring
 from ncp.mixture import Mixture
 from ncp.summary import point_estimate, similarity
@@ -145,13 +146,13 @@ def main() -> None:
         rng = np.random.default_rng(0)
         few = rng.choice(len(ours.labels), WEIGHED, p=ours.counts / ours.counts.sum())
         log_w = joint(ours.labels[few]) - ours.log_q[few]
-        evidence = log_w.max() + math.log(np.exp(log_w - log_w.max()).mean())
+        evidence = float(log_evidence(log_w).value)
         drawn = long.labels.reshape(-1, len(x))
         rows = drawn[rng.integers(len(drawn), size=WEIGHED)]
         with torch.no_grad():
             log_q = model.log_prob(x, rows).double().numpy()
         ratio = log_q - joint(rows)
-        reciprocal = -(ratio.max() + math.log(np.exp(ratio - ratio.max()).mean()))
+        reciprocal = -float(log_evidence(ratio).value)
         lines.append(
             (
                 adjusted_rand_score(truth, point_estimate(ours.labels, ours.weights, "vi").labels),

@@ -70,7 +70,7 @@ class NCPConfig:
         candidate_in_f: f sees g(H_k + h_n), the embedding of the cluster the point would join.
         residual: Skip connections around the hidden layers of g, f and the MLP encoder.
         context: Blocks of self-attention over the data set that follow the encoder, so that h_i
-            depends on all of x (and no less on none of its order); 0 in the paper.
+            depends on all of x, whatever its order; 0 in the paper.
 
     >>> NCPConfig(event_shape=3).event_shape
     (3,)
