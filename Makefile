@@ -41,10 +41,13 @@ bench: setup
 bench-tabular: setup
 	$(BIN)/python benchmarks/tabular.py
 
-# Start the run that made the shipped weights MODEL, or go on with it; a second stage comes after it.
+# Run the stages that made the shipped weights MODEL, or go on with them.
+STAGES = $(MODEL) $(basename $(notdir $(sort $(wildcard experiments/$(MODEL)-stage*.toml))))
 retrain: setup
-	$(BIN)/ncp train $(if $(wildcard runs/$(MODEL)/checkpoint-*),--resume runs/$(MODEL),experiments/$(MODEL).toml)
-	$(if $(wildcard experiments/$(MODEL)-stage2.toml),$(MAKE) retrain MODEL=$(MODEL)-stage2)
+	for run in $(STAGES); do \
+	  if ls runs/$$run/checkpoint-* > /dev/null 2>&1; \
+	  then $(BIN)/ncp train --resume runs/$$run; else $(BIN)/ncp train experiments/$$run.toml; \
+	  fi || exit; done
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

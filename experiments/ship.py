@@ -2,8 +2,8 @@
 
     python experiments/ship.py gaussian-2d [--quick]
 
-Reads the weights of `runs/NAME-stage2`, or else `runs/NAME` (`ncp train` wrote them), runs
-`ncp check` on them, and writes
+Reads the weights of the last stage, `runs/NAME-stage3` or `runs/NAME-stage2` or else `runs/NAME`
+(`ncp train` wrote them), runs `ncp check` on them, and writes
 `src/ncp/weights/NAME.safetensors` with the measured numbers in its header and
 `src/ncp/weights/NAME.log.jsonl`, the training log thinned to about a thousand lines. The log of a
 run that started from another's weights goes on where the other's ended.
@@ -24,9 +24,10 @@ from ncp.diagnostics import CheckPlan, Targets, run_checks
 from ncp.pretrained import DIRECTORY
 
 
-def whole_log(run: Path, initial: str) -> list[dict[str, Any]]:
+def whole_log(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's log, after those of the run that it started from."""
-    before = whole_log(Path(initial).parent, "") if initial else []
+    initial = read(run / f"{run.name}.safetensors").info["run"].get("initial", "")
+    before = whole_log(Path(initial).parent) if initial else []
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     offset = before[-1]["step"] if before else 0
     return before + [line | {"step": line["step"] + offset} for line in lines]
@@ -60,8 +61,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     name = arguments.name
-    stages = [Path("runs") / f"{name}-stage2", Path("runs") / name]
-    run = next(path for path in stages if path.is_dir())
+    later = sorted(Path("runs").glob(f"{name}-stage[0-9]"))
+    run = later[-1] if later else Path("runs") / name
     checkpoint = read(run / f"{run.name}.safetensors")
     if isinstance(mixture := checkpoint.build().mixture, ncp.tabular.TabularMixture):
         checkpoint = replace(checkpoint, mixture=mixture.with_reference().to_dict())
@@ -71,8 +72,7 @@ def main() -> None:
         DIRECTORY / f"{name}.safetensors",
         replace(checkpoint, state={}, info=checkpoint.info | {"name": name, "quality": quality}),
     )
-    log = whole_log(run, checkpoint.info["run"].get("initial", ""))
-    write_atomically(DIRECTORY / f"{name}.log.jsonl", thinned(log).encode())
+    write_atomically(DIRECTORY / f"{name}.log.jsonl", thinned(whole_log(run)).encode())
 
 
 if __name__ == "__main__":

@@ -45,6 +45,20 @@ def test_posterior_is_the_normalised_joint(prior: Prior, generator: torch.Genera
     np.testing.assert_allclose(found.log_prob, log_joint.log_softmax(0), atol=1e-10)
 
 
+@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+def test_similarity_is_the_posterior_mean_of_sharing(
+    prior: Prior, generator: torch.Generator
+) -> None:
+    mixture = world(prior)
+    x = mixture.sample(3, 6, generator=generator).x
+    found = exact.similarity(x, mixture)
+    for b in range(3):
+        every = exact.posterior(x[b], mixture)
+        shared = every.labels[:, :, None] == every.labels[:, None, :]
+        expected = np.tensordot(np.exp(every.log_prob), shared, 1)
+        np.testing.assert_allclose(found[b], expected, atol=1e-12)
+
+
 def test_posterior_takes_marginals_from_the_caller(generator: torch.Generator) -> None:
     mixture = world(dim=1)
     x = mixture.sample(1, 5, generator=generator).x[0]

@@ -16,7 +16,7 @@ from ncp.likelihoods import (
     NormalInverseWishart,
     Ring,
 )
-from ncp.losses import Sequences, likelihoods, pairwise_loss, sequences, tail_targets
+from ncp.losses import Sequences, likelihoods, pairwise_loss, probes, sequences, tail_targets
 from ncp.mixture import Batch, Mixture
 from ncp.model import NCP, NCPConfig
 from ncp.partitions import canonical, enumerate_partitions, is_canonical
@@ -227,6 +227,70 @@ def test_a_tail_is_at_most_all_but_the_first_point(generator: torch.Generator) -
     assert targets.shape[2] == 2
 
 
+def test_probes_have_exact_targets_of_the_changed_points(generator: torch.Generator) -> None:
+    mixture = Mixture(CRP(0.7), GaussianKnownVariance(2))
+    batch = mixture.sample(20, 5, generator=generator)
+    data = probes(batch, mixture, 4, generator)
+    assert data.tail_only
+    assert data.targets is not None
+    moved = (data.x - batch.x).norm(dim=2)
+    assert bool((moved.sum(1) > 0).any())
+    rows = enumerate_partitions(5)
+    for b in range(20):
+        log_w = mixture.log_joint(data.x[b, data.orders[b, 0]], rows)
+        for j in range(4):
+            expected = by_enumeration(log_w, rows, data.labels[b, 0], j + 1, 5)
+            found = data.targets[b, 0, j, :5].double()
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_probes_are_near_clusters_and_points_between(generator: torch.Generator) -> None:
+    mixture = Mixture(CRP(3.0), GaussianKnownVariance(2))
+    batch = mixture.sample(400, 30, generator=generator)
+    data = probes(batch, mixture, 1, generator)
+    # Points of one cluster keep their distances, those of two come nearer; the last point apart.
+    kept = torch.ones(400, 30, dtype=torch.bool).scatter_(1, data.orders[:, 0, -1:], False)
+    before, after = torch.cdist(batch.x, batch.x), torch.cdist(data.x, data.x)
+    same = batch.labels[:, :, None] == batch.labels[:, None, :]
+    pairs = kept[:, :, None] & kept[:, None, :]
+    torch.testing.assert_close(before[pairs & same], after[pairs & same], atol=1e-5, rtol=1e-5)
+    ratio = after[pairs & ~same].mean() / before[pairs & ~same].mean()
+    assert 0.2 < float(ratio) < 0.6  # the factor's mean is 0.9 / log 10 = 0.39
+    first, second, last = (data.x[torch.arange(400), data.orders[:, 0, i]] for i in (0, 1, -1))
+    area = (second - first)[:, 0] * (last - first)[:, 1] - (second - first)[:, 1] * (last - first)[
+        :, 0
+    ]
+    share = float((area.abs() < 1e-3).double().mean())
+    assert abs(share - 0.5) < 4 * (0.25 / 400) ** 0.5
+
+
+def test_probes_are_scored_at_their_exact_positions_only(generator: torch.Generator) -> None:
+    mixture, model = Mixture(CRP(0.7), GaussianKnownVariance(2)), small().double()
+    data = probes(mixture.sample(3, 9, generator=generator), mixture, 2, generator)
+    assert data.targets is not None
+    targets = data.targets.double()
+    data = data._replace(targets=targets)
+    expected = torch.zeros((), dtype=torch.float64)
+    for b in range(3):
+        table = model.conditionals(data.x[b, data.orders[b, 0]], data.labels[b, 0])
+        soft = targets[b, 0, :, : table.shape[1]]
+        expected -= (soft * table[-2:].masked_fill(soft == 0, 0.0)).sum()
+    torch.testing.assert_close(likelihoods(model, data, pairwise=True).loss, expected)
+    assert likelihoods(model, data.rows(slice(0, 1))).loss < likelihoods(model, data).loss
+
+
+def test_a_probe_with_too_large_a_tree_is_not_scored(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "LEAVES", 10)
+    mixture = Mixture(CRP(5.0), GaussianKnownVariance(2))
+    data = probes(mixture.sample(4, 12, generator=generator), mixture, 3, generator)
+    assert data.targets is not None
+    total = data.targets.sum(3)
+    assert bool((total == 0).any())
+    assert bool(((total == 0) | ((total - 1).abs() < 1e-5)).all())
+
+
 def test_pairwise_loss_is_the_cross_entropy_of_same_cluster(generator: torch.Generator) -> None:
     mixture, model = Mixture(CRP(0.7), GaussianKnownVariance(2)), small().double()
     batch = mixture.sample(2, 5, generator=generator)
@@ -243,3 +307,10 @@ def test_pairwise_loss_is_the_cross_entropy_of_same_cluster(generator: torch.Gen
     torch.testing.assert_close(pairwise_loss(h, data), expected)
     more = likelihoods(model, data, pairwise=True).loss - likelihoods(model, data).loss
     torch.testing.assert_close(more, expected)
+    # Probabilities of pairs take the place of the sampled labels.
+    sampled = batch.labels[:, :, None] == batch.labels[:, None, :]
+    same = data._replace(same=sampled.double())
+    torch.testing.assert_close(pairwise_loss(h, same), expected)
+    half = pairwise_loss(h, data._replace(same=torch.full((2, 5, 5), 0.5).double()))
+    other = pairwise_loss(h, data._replace(same=1 - sampled.double()))
+    torch.testing.assert_close(half, (expected + other) / 2)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from ncp import training
 from ncp.checkpoint import load_model, read
-from ncp.exact import posterior
+from ncp.exact import posterior, similarity
 from ncp.likelihoods import LabelledArrays
 from ncp.mixture import Mixture
 from ncp.model import NCP
@@ -109,6 +109,8 @@ def test_every_experiment_can_be_read() -> None:
         {"orders": 0},
         {"exact_up_to": 10},
         {"small_sizes": 1.5},
+        {"probes": 1.5, "rao_blackwell": 1},
+        {"probes": 0.5},
     ],
     ids=str,
 )
@@ -404,6 +406,25 @@ def test_small_data_sets_have_exact_targets_everywhere() -> None:
             np.testing.assert_allclose(got, chances / chances.sum(), atol=1e-6)
     assert min(sizes) == 3
     assert sum(n <= 6 for n in sizes) > 15  # log-uniform: half lie below the geometric mean, 6
+
+
+def test_probes_are_a_share_of_the_sizes(tmp_path: Path) -> None:
+    run = tiny(probes=0.5, rao_blackwell=1, sizes_per_step=40, points_per_step=1000)
+    pieces = draw(run, 0, 0, 0)
+    share = sum(piece.tail_only for piece in pieces) / 40
+    assert abs(share - 0.5) < 4 * (0.25 / 40) ** 0.5
+    train(tiny(probes=0.5, rao_blackwell=1), tmp_path, progress=False)
+    assert all(math.isfinite(line["nll"]) for line in log_of(tmp_path) if "nll" in line)
+
+
+def test_small_data_sets_have_exact_pairs() -> None:
+    run = tiny(exact_up_to=6, pairwise_steps=1, small_sizes=1.0, sizes_per_step=20)
+    pieces = draw(run, 0, 0, 0)
+    assert {piece.same is None for piece in pieces} == {True, False}
+    for piece in pieces:
+        assert (piece.same is None) == (piece.x.shape[1] > 6)
+        if piece.same is not None:
+            torch.testing.assert_close(piece.same, similarity(piece.x, run.mixture))
 
 
 def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:

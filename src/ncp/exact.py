@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ncp.likelihoods import ConjugateLikelihood
@@ -96,23 +96,55 @@ def posterior(
     labels = enumerate_partitions(n_points)
     if log_marginal is None:
         conjugate_likelihood(mixture)
-    subsets = (torch.arange(1, 2**n_points)[:, None] >> torch.arange(n_points)) & 1
-    table = torch.zeros(2**n_points, dtype=torch.float64)
+    subsets = _subsets(n_points)
     if log_marginal is None:
-        table[1:] = _subset_log_marginals(points, subsets, mixture)
+        table = _subset_log_marginals(points, subsets, mixture)
     else:
-        table[1:] = torch.as_tensor(np.asarray(log_marginal(subsets.bool().numpy())))
-    log_joint = mixture.prior.log_prob(labels)
-    bits = 2 ** torch.arange(n_points)
-    for k in range(n_points):
-        log_joint += table[((labels == k) * bits).sum(-1)]
+        table = torch.zeros(2**n_points, dtype=torch.float64)
+        table[1:] = torch.as_tensor(np.asarray(log_marginal(subsets[1:].bool().numpy())))
+    log_joint = _log_joint(table, labels, mixture)
     log_evidence = torch.logsumexp(log_joint, 0)
     return ExactPosterior(labels.numpy(), (log_joint - log_evidence).numpy(), float(log_evidence))
 
 
-def _subset_log_marginals(points: Tensor, subsets: Tensor, mixture: Mixture) -> Tensor:
+def similarity(x: Float64[Tensor, "b n *event"], mixture: Mixture) -> Float64[Tensor, "b n n"]:
+    """The posterior probability that two points share a cluster, by enumeration.
+
+    Args:
+        x: data sets of one size N, at most 12.
+        mixture: a conjugate model.
+    """
+    n_points = x.shape[1]
+    labels = enumerate_partitions(n_points)
+    table = _subset_log_marginals(x.double(), _subsets(n_points), mixture)
+    p = _log_joint(table, labels, mixture).softmax(1)
+    same = (labels[:, :, None] == labels[:, None, :]).double()
+    return (p @ same.flatten(1)).view(-1, n_points, n_points)
+
+
+def _subsets(n_points: int) -> Int64[Tensor, "subsets n"]:
+    """All subsets of N points, the empty one first; the bits of a row's number."""
+    return (torch.arange(2**n_points)[:, None] >> torch.arange(n_points)) & 1
+
+
+def _subset_log_marginals(
+    points: Float64[Tensor, "*batch n *event"],
+    subsets: Int64[Tensor, "subsets n"],
+    mixture: Mixture,
+) -> Float64[Tensor, "*batch subsets"]:
     likelihood = conjugate_likelihood(mixture)
     return likelihood.log_marginal_statistics(subsets.double() @ likelihood.statistics(points))
+
+
+def _log_joint(
+    table: Float64[Tensor, "*batch subsets"], labels: Int64[Tensor, "rows n"], mixture: Mixture
+) -> Float64[Tensor, "*batch rows"]:
+    """log p(c, x) of all rows of labels from log m(S) of all subsets S."""
+    log_joint = mixture.prior.log_prob(labels)
+    bits = 2 ** torch.arange(labels.shape[1])
+    for k in range(labels.shape[1]):
+        log_joint = log_joint + table[..., ((labels == k) * bits).sum(-1)]
+    return log_joint
 
 
 def last_conditional(

@@ -42,11 +42,22 @@ class Sequences(NamedTuple):
     labels: Int[Tensor, "B R N"]  # canonical along each order
     orders: Int[Tensor, "B R N"]
     targets: Float[Tensor, "B R r K"] | None  # soft targets of the last r positions
+    same: Float[Tensor, "B N N"] | None = None  # probability that two points share a cluster
+    tail_only: bool = False  # the labels before the last r positions are given, not scored
 
     def rows(self, rows: slice) -> Sequences:
         """Some of the data sets."""
-        targets = None if self.targets is None else self.targets[rows]
-        return Sequences(self.x[rows], self.labels[rows], self.orders[rows], targets)
+        return self.map(lambda tensor: tensor[rows])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Sequences:
+        """The same with every tensor changed."""
+        return self._replace(
+            x=change(self.x),
+            labels=change(self.labels),
+            orders=change(self.orders),
+            targets=None if self.targets is None else change(self.targets),
+            same=None if self.same is None else change(self.same),
+        )
 
 
 class Likelihoods(NamedTuple):
@@ -75,6 +86,35 @@ def sequences(
     return Sequences(batch.x, labels, orders, targets)
 
 
+def probes(
+    batch: Batch, mixture: Mixture, r: int, generator: torch.Generator | None = None
+) -> Sequences:
+    """Data sets that the mixture seldom draws: near clusters, and a last point between two others.
+
+    An exact target is exact whatever the points are. So the data sets of a batch can be changed at
+    will, into those that a network would rarely see and is wrong about, as long as nothing but
+    the positions with exact targets is scored. Clusters are moved together by a factor between 1
+    and 10, and in half of the data sets the last point of the order goes to the line through two
+    others. It takes a conjugate mixture of vectors, whose targets need no parameters.
+    """
+    n_datasets, n = batch.labels.shape
+    draws = torch.rand(n_datasets, n + 3, generator=generator, dtype=torch.float64).to(batch.x)
+    order = draws[:, :n].argsort(1)
+    member = torch.nn.functional.one_hot(batch.labels).to(batch.x)
+    means = (member.mT @ batch.x) / member.sum(1).clamp(min=1)[..., None]
+    towards = batch.x.mean(1, keepdim=True) - member @ means
+    x = batch.x + (1 - 10.0 ** -draws[:, n, None, None]) * towards
+    first, second, last = (x[torch.arange(n_datasets), order[:, i]] for i in (0, 1 % n, -1))
+    between = first + (2 * draws[:, n + 1, None] - 0.5) * (second - first)
+    x[torch.arange(n_datasets), order[:, -1]] = torch.where(
+        draws[:, n + 2, None] < 0.5, between, last
+    )
+    orders = order[:, None]
+    targets = tail_targets(batch._replace(x=x), orders, mixture, r, exact_only=True)
+    labels = canonical(batch.labels.gather(1, order))[:, None]
+    return Sequences(x, labels, orders, targets, tail_only=True)
+
+
 def likelihoods(model: NCP, data: Sequences, pairwise: bool = False) -> Likelihoods:
     """Score all sequences of `data` in one fused pass; with `pairwise_loss` if that is wanted."""
     n_datasets, n_orders, n = data.labels.shape
@@ -91,15 +131,14 @@ def likelihoods(model: NCP, data: Sequences, pairwise: bool = False) -> Likeliho
     lengths = torch.full((len(labels),), n, device=labels.device)
     log_p, _ = model.scores(points, index, lengths, labels, folded)
     each = realised(log_p, labels)
-    loss = -each.sum()
-    if pairwise:
-        loss = loss + pairwise_loss(codes, data)
+    r = 0 if data.targets is None else data.targets.shape[2]
+    loss = each.new_zeros(()) if data.tail_only else -each[:, : n - r].sum()
     if data.targets is not None:
-        r = data.targets.shape[2]
         soft = data.targets.flatten(0, 1)[..., : log_p.shape[2]]
         # 0 * -inf: an impossible candidate has target zero and adds nothing.
-        tail = (soft * log_p[:, -r:].masked_fill(soft == 0, 0.0)).sum(2)
-        loss = loss + each[:, -r:].sum() - tail.sum()
+        loss = loss - (soft * log_p[:, n - r :].masked_fill(soft == 0, 0.0)).sum()
+    if pairwise and (data.same is not None or not data.tail_only):
+        loss = loss + pairwise_loss(codes, data)
     n_right = (log_p[:, 1:].argmax(2) == labels[:, 1:]).sum()
     return Likelihoods(loss, each.detach().sum(1).view(n_datasets, n_orders), n_right)
 
@@ -108,7 +147,8 @@ def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tenso
     """Warm-up of the encoder: "same cluster" from the cosine of two points' codes.
 
     The codes are the encodings h(x_i), or the context's tokens where there is a context.
-    Binary cross-entropy with logit 10 cos - 5 over all pairs of a data set, averaged over pairs
+    Binary cross-entropy with logit 10 cos - 5 over all pairs of a data set, against the sampled
+    labels or, where they are given, the posterior probabilities of the pairs; averaged over pairs
     and multiplied by the number of points, so that it compares with the main loss. Without it,
     images do not leave the plateau at the prior's entropy: the encoder has no signal before
     clusters exist, and there are no clusters before the encoder has a signal.
@@ -116,8 +156,11 @@ def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tenso
     n_datasets, n = data.labels.shape[0], data.labels.shape[2]
     codes = torch.nn.functional.normalize(codes, dim=2)
     logits = 10 * (codes @ codes.mT) - 5
-    first = data.labels[:, 0].gather(1, data.orders[:, 0].argsort(1))  # in the data set's order
-    same = (first[:, :, None] == first[:, None, :]).to(logits.dtype)
+    if data.same is None:
+        first = data.labels[:, 0].gather(1, data.orders[:, 0].argsort(1))  # the data set's order
+        same = (first[:, :, None] == first[:, None, :]).to(logits.dtype)
+    else:
+        same = data.same
     pairs = torch.ones(n, n, dtype=torch.bool, device=logits.device).tril(-1).expand_as(same)
     mean = torch.nn.functional.binary_cross_entropy_with_logits(logits[pairs], same[pairs])
     return mean * n_datasets * n
@@ -127,7 +170,11 @@ def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tenso
 
 
 def tail_targets(
-    batch: Batch, orders: Int[Tensor, "B R N"], mixture: Mixture, r: int
+    batch: Batch,
+    orders: Int[Tensor, "B R N"],
+    mixture: Mixture,
+    r: int,
+    exact_only: bool = False,
 ) -> Float[Tensor, "B R r K"]:
     """p(c_n = k | c_{1:n-1}, x) (or with mu in the condition) for the last r positions.
 
@@ -140,6 +187,7 @@ def tail_targets(
         orders: The order of each sequence.
         mixture: Where the data come from; its likelihood must be conjugate or have a density.
         r: Length of the tail, 1 <= r < N.
+        exact_only: Zeros, instead of the sampled label, where the tree is too large.
 
     Returns:
         Probabilities over the clusters that exist at each position and, after them, the new one,
@@ -153,7 +201,8 @@ def tail_targets(
     labels = canonical(along)
     data_set = torch.arange(len(batch.x)).repeat_interleave(n_orders)
     targets = torch.zeros(len(labels), r, int(labels.max()) + 1 + r, dtype=torch.float64)
-    targets.scatter_(2, labels[:, -r:, None], 1.0)
+    if not exact_only:
+        targets.scatter_(2, labels[:, -r:, None], 1.0)
     for rows, length in _blocks(labels, r):
         x = batch.x[data_set[rows, None], flat_orders[rows]]
         parameters = None if batch.parameters is None else batch.parameters[data_set[rows]]

@@ -44,7 +44,8 @@ from ncp.checkpoint import (
     write,
     write_atomically,
 )
-from ncp.losses import Sequences, likelihoods, sequences, tail_targets
+from ncp.exact import similarity
+from ncp.losses import Sequences, likelihoods, probes, sequences, tail_targets
 from ncp.mixture import Mixture
 from ncp.model import CHUNK, NCP, NCPConfig, candidates_per_row, groups_of
 from ncp.sampling import sample_many
@@ -84,6 +85,9 @@ class TrainingConfig:
         rao_blackwell: Number r of last points with exact soft targets.
         exact_up_to: Data sets of at most this many points have exact soft targets everywhere.
         small_sizes: Share of the sizes N that is drawn log-uniformly; the others are uniform.
+        probes: Share of the sizes, drawn log-uniformly, for which data sets are made that the
+            mixture seldom draws (`losses.probes`), scored only where the targets are exact. They
+            count in the logged `nll`, not in the held-out one.
         pairwise_steps: Steps with the pairwise term, which teaches the encoder (or the context)
             directly which points belong together.
         prefetch: Draw the next step's data in a background thread.
@@ -106,6 +110,7 @@ class TrainingConfig:
     rao_blackwell: int = 0
     exact_up_to: int = 0
     small_sizes: float = 0.0
+    probes: float = 0.0
     pairwise_steps: int = 0
     prefetch: bool = False
     log_every: int = 10
@@ -131,8 +136,11 @@ class TrainingConfig:
             )
         if not 0 <= self.ema < 1:
             raise ValueError(f"Expected training.ema in [0, 1) but got {self.ema}")
-        if self.small_sizes > 1:
-            raise ValueError(f"Expected training.small_sizes <= 1 but got {self.small_sizes}")
+        for name in ("small_sizes", "probes"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"Expected training.{name} <= 1 but got {getattr(self, name)}")
+        if self.probes and not self.rao_blackwell:
+            raise ValueError("Expected training.rao_blackwell >= 1 for probes but got 0")
         if self.exact_up_to > LARGEST_ENUMERATED:
             raise ValueError(
                 f"Expected training.exact_up_to <= {LARGEST_ENUMERATED} but got {self.exact_up_to}"
@@ -178,6 +186,11 @@ class RunConfig:
         if (self.training.rao_blackwell or self.training.exact_up_to) and not exact:
             raise ValueError(
                 "Expected a likelihood that is conjugate or has a density for soft targets "
+                f"but got {type(self.mixture.likelihood).__name__}"
+            )
+        if self.training.probes and not self.mixture.is_conjugate:
+            raise ValueError(
+                "Expected a conjugate likelihood for probes "
                 f"but got {type(self.mixture.likelihood).__name__}"
             )
 
@@ -263,9 +276,10 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
     low, high = run.mixture.sizes
     for _ in range(config.sizes_per_step):
         n = int(torch.randint(low, high + 1, (), generator=generator))
-        if config.small_sizes:
+        probe = config.probes > 0 and float(torch.rand((), generator=generator)) < config.probes
+        if config.small_sizes or probe:
             small, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-            if small < config.small_sizes:
+            if small < config.small_sizes or probe:
                 n = int(low * ((high + 1) / low) ** u)
         r = n - 1 if n <= config.exact_up_to else config.rao_blackwell
         if config.points_per_step:
@@ -280,7 +294,13 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
             extra_parameters=r,
             generator=generator,
         )
-        pieces.append(sequences(batch, config.orders, run.mixture, r, generator))
+        if probe and n > 1:
+            piece = probes(batch, run.mixture, min(r, n - 1), generator)
+        else:
+            piece = sequences(batch, config.orders, run.mixture, r, generator)
+        if config.pairwise_steps and n <= config.exact_up_to and run.mixture.is_conjugate:
+            piece = piece._replace(same=similarity(piece.x, run.mixture))
+        pieces.append(piece)
     return pieces
 
 
@@ -295,13 +315,8 @@ def micro_batches(pieces: list[Sequences], limit: int = CHUNK) -> Iterator[Seque
 
 
 def _to(data: Sequences, model: NCP) -> Sequences:
-    targets = None if data.targets is None else data.targets.to(model.device, model.dtype)
-    return Sequences(
-        data.x.to(model.device, model.dtype),
-        data.labels.to(model.device),
-        data.orders.to(model.device),
-        targets,
-    )
+    dtype = model.dtype
+    return data.map(lambda t: t.to(model.device, dtype if t.is_floating_point() else t.dtype))
 
 
 # -- one step ------------------------------------------------------------------------------------
