@@ -63,14 +63,15 @@ class Checkpoint:
         if depth > len(self.weights):
             raise ValueError(f"Expected {depth} layers but got {len(self.weights)} tensors")
         with refusing("Expected a model that can be built from the header"):
-            with torch.device("meta"):
-                shapes = NCP(self.config).state_dict()
-            self._check_weights({name: tensor.shape for name, tensor in shapes.items()})
             mixture = None if self.mixture is None else Mixture.from_dict(self.mixture)
-            model = NCP(self.config, mixture)
+            with torch.device("meta"):
+                model = NCP(self.config, mixture)
+            expected = model.state_dict()
+            self._check_weights({name: tensor.shape for name, tensor in expected.items()})
+        weights = {n: t.to(expected[n].dtype, copy=True) for n, t in self.weights.items()}
         for name in TRANSFORM:
-            setattr(model, name, self.weights[name].to(model.dtype, copy=True))
-        model.load_state_dict(self.weights)
+            setattr(model, name, weights[name])
+        model.load_state_dict(weights, assign=True)
         return model.eval()
 
     def _check_weights(self, expected: Mapping[str, torch.Size]) -> None:
