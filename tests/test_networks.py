@@ -9,6 +9,7 @@ from ncp.networks import (
     ConvEncoder,
     PReLU,
     Residual,
+    WaveLinear,
     build_encoder,
     encoder_names,
     mlp,
@@ -88,6 +89,28 @@ def test_too_small_images_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 16 pixels"):
         ConvEncoder((15, 28), 8, (2, 2))
     ConvEncoder((16, 16), 8, (2, 2))
+
+
+def test_waves_are_octaves_beside_the_coordinates(generator: torch.Generator) -> None:
+    encoder = NCP(NCPConfig(event_shape=2, waves=3)).double().h
+    assert isinstance(encoder, nn.Sequential)
+    first = encoder[0]
+    assert isinstance(first, WaveLinear)
+    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    features = [x]
+    for wave in (torch.sin, torch.cos):
+        for d in range(2):
+            features += [wave(torch.pi * 2**j / 2 * x[:, d : d + 1]) for j in range(3)]
+    expected = torch.cat(features, 1) @ first.weight.T + first.bias
+    torch.testing.assert_close(first(x), expected)
+
+
+@pytest.mark.parametrize("waves", [-1, 17])
+def test_waves_are_a_few_octaves_of_vectors(waves: int) -> None:
+    with pytest.raises(ValueError, match="waves"):
+        NCPConfig(waves=waves)
+    with pytest.raises(ValueError, match="waves"):
+        NCPConfig(event_shape=(28, 28), encoder="conv", waves=1)
 
 
 def test_encoders_check_the_event_shape() -> None:

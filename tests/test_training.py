@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncp import training
-from ncp.checkpoint import load_model, read
+from ncp.checkpoint import load_model, read, save_model
 from ncp.exact import posterior, similarity
 from ncp.likelihoods import LabelledArrays
 from ncp.mixture import Mixture
@@ -433,14 +433,18 @@ def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:
     again = replace(tiny(), initial=weights)
     assert RunConfig.from_dict(again.to_dict()) == again
     assert same(Trainer(again, tmp_path / "again").best, first)
-    more = replace(again, model=replace(again.model, context=1))
-    start = Trainer(more, tmp_path / "more").best
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
     rows = [[0, 0, 1, 0, 2, 1]]
-    torch.testing.assert_close(start.log_prob(x, rows), first.log_prob(x, rows))
-    other = replace(again, model=replace(again.model, width=12))
-    with pytest.raises(ValueError, match="Expected the run's model in the initial checkpoint"):
-        Trainer(other, tmp_path / "other")
+    for context, waves in ((1, 0), (0, 3), (1, 3)):
+        more = replace(again, model=replace(again.model, context=context, waves=waves))
+        start = Trainer(more, tmp_path / "more").best
+        torch.testing.assert_close(start.log_prob(x, rows), first.log_prob(x, rows))
+    save_model(tmp_path / "more.safetensors", start)
+    wider = {"model": replace(again.model, width=12)}
+    less = {"initial": str(tmp_path / "more.safetensors")}
+    for other in (wider, less):
+        with pytest.raises(ValueError, match="Expected the run's model in the initial checkpoint"):
+            Trainer(replace(again, **other), tmp_path / "other")
     with pytest.raises(ValueError, match="does not exist"):
         Trainer(replace(again, initial="nowhere"), tmp_path / "nowhere")
 

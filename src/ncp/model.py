@@ -44,6 +44,7 @@ from ncp.partitions import Partitions, as_tensor, canonical, check_labels
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
 CHUNK = 4096
+MOST_WAVES = 16  # octaves; float32 has no more to tell
 LONG = 256  # points of a sequence beyond which prefix sums are not worth a matrix product
 
 
@@ -71,6 +72,8 @@ class NCPConfig:
         residual: Skip connections around the hidden layers of g, f and the MLP encoder.
         context: Blocks of self-attention over the data set that follow the encoder, so that h_i
             depends on all of x, whatever its order; 0 in the paper.
+        waves: Octaves of sines and cosines of the coordinates that the MLP encoder sees beside
+            them; 0 in the paper.
 
     >>> NCPConfig(event_shape=3).event_shape
     (3,)
@@ -91,6 +94,7 @@ class NCPConfig:
     candidate_in_f: bool = False
     residual: bool = False
     context: int = 0
+    waves: int = 0
 
     def __post_init__(self) -> None:
         given = self.event_shape
@@ -101,11 +105,15 @@ class NCPConfig:
         if len(self.conv_channels) != 2 or min(self.conv_channels) < 1:
             raise ValueError(f"Expected two positive conv_channels but got {self.conv_channels}")
         least = {"h_width": 1, "h_dim": 1, "width": 1, "g_dim": 1}
-        least |= {"h_depth": 2, "g_depth": 2, "f_depth": 2, "context": 0}
+        least |= {"h_depth": 2, "g_depth": 2, "f_depth": 2, "context": 0, "waves": 0}
         for name, bound in least.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < bound:
                 raise ValueError(f"Expected an integer {name} >= {bound} but got {value!r}")
+        if self.waves and self.encoder != "mlp":
+            raise ValueError(f"Expected encoder 'mlp' for waves but got {self.encoder!r}")
+        if self.waves > MOST_WAVES:
+            raise ValueError(f"Expected waves <= {MOST_WAVES} but got {self.waves}")
         if self.context and self.width % AttentionBlock.HEADS:
             raise ValueError(
                 f"Expected width to be a multiple of {AttentionBlock.HEADS} with context "

@@ -9,6 +9,7 @@ made known by name with `register_encoder`, so that a checkpoint can name it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -81,6 +82,24 @@ def mlp(
     for _ in range(depth - 2):
         layers += [Residual(width)] if residual else [nn.Linear(width, width), PReLU()]
     return nn.Sequential(*layers, nn.Linear(width, n_out, bias=bias))
+
+
+class WaveLinear(nn.Linear):
+    """A first layer that also sees sines and cosines of its inputs, one pair an octave.
+
+    The waves are pi/2 x, pi x, 2 pi x, ..., so that differences between points that are small
+    beside the prior's scale are as plain to see as large ones. (An inner product of such features
+    is a function of the difference of two points: what attention needs to find neighbours.)
+    """
+
+    def __init__(self, n_in: int, n_out: int, waves: int) -> None:
+        super().__init__(n_in * (1 + 2 * waves), n_out)
+        self.waves = waves
+
+    def forward(self, x: Float[Tensor, "rows n_in"]) -> Float[Tensor, "rows n_out"]:
+        octaves = math.pi / 2 * 2.0 ** torch.arange(self.waves, device=x.device, dtype=x.dtype)
+        angles = (x[..., None] * octaves).flatten(-2)
+        return super().forward(torch.cat([x, angles.sin(), angles.cos()], -1))
 
 
 class Context(nn.Module):
@@ -247,13 +266,11 @@ def _build_mlp(config: NCPConfig) -> nn.Module:
         raise ValueError(
             f"Expected a one-dimensional event_shape for encoder='mlp' but got {config.event_shape}"
         )
-    return mlp(
-        config.event_shape[0],
-        config.h_width,
-        config.h_depth,
-        config.h_dim,
-        residual=config.residual,
-    )
+    n_in, width = config.event_shape[0], config.h_width
+    encoder = mlp(n_in, width, config.h_depth, config.h_dim, residual=config.residual)
+    if config.waves:
+        encoder[0] = WaveLinear(n_in, width, config.waves)
+    return encoder
 
 
 def _build_conv(config: NCPConfig) -> nn.Module:

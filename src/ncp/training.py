@@ -164,7 +164,7 @@ class RunConfig:
     """A whole run: what `experiments/NAME.toml` says.
 
     With `initial`, the path of a checkpoint, training starts from its weights. They must be those
-    of the same model, but for the `context`, which may be new.
+    of the same model, but for the `context` and the `waves`, which may be new.
     """
 
     name: str
@@ -661,14 +661,26 @@ class Trainer:
 
 
 def _start_from(model: NCP, found: Checkpoint) -> None:
-    """Take over the weights of a checkpoint; the model may have a context more."""
-    if replace(found.config, context=0) != replace(model.config, context=0):
+    """Take over the weights of a checkpoint; the model may have a context more, or waves."""
+    config = model.config
+    possible = [
+        replace(config, context=context, waves=waves)
+        for context in {0, config.context}
+        for waves in {0, config.waves}
+    ]
+    if found.config not in possible:
         raise ValueError(
-            "Expected the run's model in the initial checkpoint (context apart) "
+            "Expected the run's model in the initial checkpoint (context and waves apart) "
             f"but got {found.config}"
         )
-    fresh = {n: t for n, t in model.state_dict().items() if n.startswith("context.")}
-    model.load_state_dict(fresh | found.build().state_dict())
+    weights = found.build().state_dict()
+    for name, fresh in model.state_dict().items():
+        if name not in weights:
+            weights[name] = fresh
+        elif name.endswith("0.weight") and weights[name].shape != fresh.shape:
+            more = fresh.shape[1] - weights[name].shape[1]
+            weights[name] = torch.nn.functional.pad(weights[name], (0, more))  # no effect yet
+    model.load_state_dict(weights)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
