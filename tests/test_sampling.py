@@ -442,7 +442,7 @@ def test_a_newcomer_sees_what_it_would_see_as_a_member(generator: torch.Generato
     x, new = data(9, generator), data(3, generator)
     with torch.no_grad():
         h, h_new = model.features(x)[0], model.features(new)[0]
-        got = model.context.newcomers(h, h_new)
+        got = model.context.newcomers(model.context.memory(h), h_new)
         for i in range(3):
             member = model.context(torch.cat([h, h_new[i : i + 1]])[None])[0, -1]
             torch.testing.assert_close(got[i], member, rtol=0, atol=1e-12)

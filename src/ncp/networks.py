@@ -102,6 +102,9 @@ class WaveLinear(nn.Linear):
         return super().forward(torch.cat([x, angles.sin(), angles.cos()], -1))
 
 
+Memory = list[tuple[Tensor, Tensor]]
+
+
 class Context(nn.Module):
     """Lets each point's encoding depend on the whole data set, by self-attention.
 
@@ -137,14 +140,20 @@ class Context(nn.Module):
         final: Tensor = self.norm(tokens)
         return final
 
-    def newcomers(
-        self, h: Float[Tensor, "N d_h"], new: Float[Tensor, "M d_h"]
-    ) -> Float[Tensor, "M d_h"]:
-        """Encodings of new points, each of which sees a data set and itself, but is not seen."""
-        tokens, arriving = self.into(h)[None], self.into(new)
+    def memory(self, h: Float[Tensor, "N d_h"]) -> Memory:
+        """What newcomers attend to in each block: the keys and values of a data set's points."""
+        tokens, remembered = self.into(h)[None], []
         for block in self.blocks:
-            arriving = cast(AttentionBlock, block).join(tokens, arriving)
-            tokens = block(tokens)
+            q, k, v = cast(AttentionBlock, block).heads(tokens)
+            remembered.append((k[0], v[0]))
+            tokens = cast(AttentionBlock, block).attend(tokens, q, k, v)
+        return remembered
+
+    def newcomers(self, memory: Memory, new: Float[Tensor, "M d_h"]) -> Float[Tensor, "M d_h"]:
+        """Encodings of new points, each of which sees a data set and itself, but is not seen."""
+        arriving = self.into(new)
+        for block, (k, v) in zip(self.blocks, memory, strict=True):
+            arriving = cast(AttentionBlock, block).join(k, v, arriving)
         return torch.add(new, self.out(self.norm(arriving)))
 
 
@@ -161,7 +170,7 @@ class AttentionBlock(nn.Module):
         self.widen, self.activation = nn.Linear(width, 2 * width), PReLU()
         self.narrow = nn.Linear(2 * width, width)
 
-    def _heads(self, tokens: Float[Tensor, "*rows width"]) -> list[Float[Tensor, ...]]:
+    def heads(self, tokens: Float[Tensor, "*rows width"]) -> list[Float[Tensor, ...]]:
         """Queries, keys and values, `(*rows, heads, width / heads)` each."""
         parts = self.attention(self.norm1(tokens)).chunk(3, -1)
         return [part.unflatten(-1, (self.HEADS, -1)) for part in parts]
@@ -177,18 +186,32 @@ class AttentionBlock(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "B N width"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, "B N width"]:
-        q, k, v = (part.transpose(1, 2) for part in self._heads(tokens))
+        q, k, v = self.heads(tokens)
+        return self.attend(tokens, q, k, v, real)
+
+    def attend(
+        self,
+        tokens: Float[Tensor, "B N width"],
+        q: Float[Tensor, "B N heads part"],
+        k: Float[Tensor, "B N heads part"],
+        v: Float[Tensor, "B N heads part"],
+        real: Bool[Tensor, " N"] | None = None,
+    ) -> Float[Tensor, "B N width"]:
+        """The tokens after the block, from their own queries, keys and values."""
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         seen = nn.functional.scaled_dot_product_attention(
             q, k, v, None if real is None else real.expand(1, 1, len(real), -1)
         )
         return self._finish(tokens, seen.transpose(1, 2))
 
     def join(
-        self, tokens: Float[Tensor, "1 N width"], new: Float[Tensor, "M width"]
+        self,
+        k: Float[Tensor, "N heads part"],
+        v: Float[Tensor, "N heads part"],
+        new: Float[Tensor, "M width"],
     ) -> Float[Tensor, "M width"]:
-        """New points attend to the N tokens and to themselves."""
-        _, k, v = (part[0] for part in self._heads(tokens))
-        q, own_k, own_v = self._heads(new)
+        """New points attend to N points, by their keys and values, and to themselves."""
+        q, own_k, own_v = self.heads(new)
         scale = q.shape[-1] ** -0.5
         scores = torch.einsum("mhp,nhp->mhn", q, k)
         own = (q * own_k).sum(-1, keepdim=True)

@@ -512,6 +512,7 @@ def assign_each(
     if not again:
         h_in_context = h if model.context is None else _in_context(model.context, h)
         clusters = [_clusters(sampler, h_in_context[None], row) for row in rows]
+        memory = [] if model.context is None else model.context.memory(h)
     found: list[list[Tensor]] = [[] for _ in rows]
     for part in torch.split(new, max(1, CHUNK // (n_clusters + 1 + again * len(points)))):
         h_new, q = _features(model, part)
@@ -520,7 +521,7 @@ def assign_each(
             h_new = both[:, -1]
             clusters = [_clusters(sampler, both[:, :-1], row) for row in rows]
         elif model.context is not None:
-            h_new = model.context.newcomers(h, h_new)
+            h_new = model.context.newcomers(memory, h_new)
         joining = _project(model, h_new, q, sampler.folded)
         for (u, g_hat), column in zip(clusters, found, strict=True):
             joined = (u + joining.u[:, None]).flatten(0, 1)
