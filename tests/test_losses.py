@@ -257,11 +257,12 @@ def test_probes_are_near_clusters_and_points_between(generator: torch.Generator)
     ratio = after[pairs & ~same].mean() / before[pairs & ~same].mean()
     assert 0.2 < float(ratio) < 0.6  # the factor's mean is 0.9 / log 10 = 0.39
     first, second, last = (data.x[torch.arange(400), data.orders[:, 0, i]] for i in (0, 1, -1))
-    area = (second - first)[:, 0] * (last - first)[:, 1] - (second - first)[:, 1] * (last - first)[
-        :, 0
-    ]
-    share = float((area.abs() < 1e-3).double().mean())
-    assert abs(share - 0.5) < 4 * (0.25 / 400) ** 0.5
+    line, aside = second - first, last - first
+    on_line = (line[:, 0] * aside[:, 1] - line[:, 1] * aside[:, 0]).abs() < 1e-6
+    assert abs(float(on_line.double().mean()) - 0.5) < 4 * (0.25 / 400) ** 0.5
+    u = ((aside * line).sum(1) / line.square().sum(1))[on_line]
+    assert -2 <= float(u.min()) < -1.8
+    assert 2.8 < float(u.max()) <= 3
 
 
 def test_probes_are_scored_at_their_exact_positions_only(generator: torch.Generator) -> None:

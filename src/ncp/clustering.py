@@ -42,7 +42,7 @@ Progress = Callable[[str, int, int], None]
 
 LARGEST_VALUE = 1e50  # powers and sums of which do not overflow
 SMALLEST_LIMIT = 1000  # rows that are always clustered at once
-ASSIGN_CANDIDATES = 2_000_000  # scores spent on the rows of a large table that were left out
+ASSIGN_CANDIDATES = 400_000  # scores spent on the rows of a large table that were left out
 ASSIGN_ROWS = 20_000  # of them, prepared at once
 PREDICT_SAMPLES = 16  # samples that new points are scored under
 LARGE_SAMPLES = 32  # completed samples of a large table

@@ -32,6 +32,7 @@ from ncp.model import NCP, groups_of, realised
 from ncp.partitions import canonical
 
 LEAVES = 2**20  # of one sequence's tree of completions; a larger one gets a shorter tail
+PROBED = 3  # last points of a data set that are moved at most
 BLOCK = 2**18  # leaves of the trees that are grown at the same time
 
 
@@ -89,26 +90,32 @@ def sequences(
 def probes(
     batch: Batch, mixture: Mixture, r: int, generator: torch.Generator | None = None
 ) -> Sequences:
-    """Data sets that the mixture seldom draws: near clusters, and a last point between two others.
+    """Data sets that the mixture seldom draws: near clusters, and last points in between or aside.
 
     An exact target is exact whatever the points are. So the data sets of a batch can be changed at
     will, into those that a network would rarely see and is wrong about, as long as nothing but
     the positions with exact targets is scored. Clusters are moved together by a factor between 1
-    and 10, and in half of the data sets the last point of the order goes to the line through two
-    others. It takes a conjugate mixture of vectors, whose targets need no parameters.
+    and 10, and of the last r points (three at most) about half go to lines through two others,
+    between them or up to twice as far aside. It takes a conjugate mixture of vectors, whose
+    targets need no parameters.
     """
     n_datasets, n = batch.labels.shape
-    draws = torch.rand(n_datasets, n + 3, generator=generator, dtype=torch.float64).to(batch.x)
+    draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(batch.x)
     order = draws[:, :n].argsort(1)
     member = torch.nn.functional.one_hot(batch.labels).to(batch.x)
     means = (member.mT @ batch.x) / member.sum(1).clamp(min=1)[..., None]
     towards = batch.x.mean(1, keepdim=True) - member @ means
-    x = batch.x + (1 - 10.0 ** -draws[:, n, None, None]) * towards
-    first, second, last = (x[torch.arange(n_datasets), order[:, i]] for i in (0, 1 % n, -1))
-    between = first + (2 * draws[:, n + 1, None] - 0.5) * (second - first)
-    x[torch.arange(n_datasets), order[:, -1]] = torch.where(
-        draws[:, n + 2, None] < 0.5, between, last
-    )
+    x = batch.x + (1 - 10.0 ** -draws[:, n:, None]) * towards
+
+    along = x.gather(1, order[..., None].expand_as(x))
+    m = min(r, PROBED)
+    u, chance = torch.rand(2, n_datasets, m, 1, generator=generator, dtype=torch.float64).to(x)
+    start = torch.arange(m)
+    first, second = along[:, start % (n - m)], along[:, (start + 1) % (n - m)]
+    aside = first + (5 * u - 2) * (second - first)
+    along[:, n - m :] = torch.where(chance < 0.5, aside, along[:, n - m :])
+    x = x.scatter(1, order[..., None].expand_as(x), along)
+
     orders = order[:, None]
     targets = tail_targets(batch._replace(x=x), orders, mixture, r, exact_only=True)
     labels = canonical(batch.labels.gather(1, order))[:, None]
