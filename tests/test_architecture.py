@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "ncp"
 # are not written yet may stand here; files that are not here may not be written.
 ORDER = [
     *("partitions", "priors", "likelihoods", "mixture", "tabular", "networks", "model"),
-    *("sampling", "exact", "losses", "checkpoint", "training"),
-    *("gibbs", "importance", "summary", "diagnostics"),
+    *("sampling", "exact", "importance", "losses", "checkpoint", "training"),
+    *("gibbs", "summary", "diagnostics"),
     *("pretrained", "engines", "datasets", "plots", "clustering", "report"),
     *("estimator", "reproduce", "cli"),
 ]

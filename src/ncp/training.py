@@ -45,6 +45,7 @@ from ncp.checkpoint import (
     write_atomically,
 )
 from ncp.exact import similarity
+from ncp.importance import effective_sample_size
 from ncp.losses import Sequences, likelihoods, probes, sequences, tail_targets
 from ncp.mixture import Mixture
 from ncp.model import CHUNK, NCP, NCPConfig, candidates_per_row, groups_of
@@ -441,10 +442,7 @@ def held_out(model: NCP, run: RunConfig) -> dict[str, float]:
     fractions = []
     for x, drawn in zip(few, sample_many(model, few, 64, seed=run.seed), strict=True):
         log_w = run.mixture.log_joint(x, drawn.labels) - torch.as_tensor(drawn.log_q)
-        log_w = log_w - log_w.max()
-        counts = torch.as_tensor(drawn.counts)
-        w, w2 = (counts * log_w.exp()).sum(), (counts * (2 * log_w).exp()).sum()
-        fractions.append(float(w**2 / w2 / counts.sum()))
+        fractions.append(effective_sample_size(log_w, drawn.counts) / drawn.n_samples)
     monitors["held_out_ess"] = float(np.median(fractions))
     return monitors
 
