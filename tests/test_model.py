@@ -86,6 +86,10 @@ def algorithm_1(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
             seen = [G, Q]
             seen += [h[n]] if config.point_in_f else []
             seen += [g(joined)] if config.candidate_in_f else []
+            if config.product_in_f:
+                W_1 = next(model.g[0].parameters())
+                before = torch.zeros(config.h_dim).double() if H_k is None else H_k
+                seen += [(W_1 @ before) * (W_1 @ h[n])]
             logits.append(model.f(torch.cat(seen)[None])[0, 0])
             G = G - g(joined) + g(H_k)
         log_p = torch.stack(logits)
@@ -164,7 +168,10 @@ def ragged_problem(generator: torch.Generator) -> tuple[list[Tensor], list[Tenso
 # -- Algorithm 1 ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("residual", "context"), [(False, 0), (True, 0), (True, 2)])
+@pytest.mark.parametrize(
+    ("residual", "context", "product_in_f"),
+    [(False, 0, False), (True, 0, False), (True, 2, False), (True, 0, True), (True, 2, True)],
+)
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_conditionals_are_algorithm_1(
     separate_q: bool,
@@ -172,6 +179,7 @@ def test_conditionals_are_algorithm_1(
     candidate_in_f: bool,
     residual: bool,
     context: int,
+    product_in_f: bool,
     generator: torch.Generator,
 ) -> None:
     model = random_model(
@@ -181,6 +189,7 @@ def test_conditionals_are_algorithm_1(
         candidate_in_f=candidate_in_f,
         residual=residual,
         context=context,
+        product_in_f=product_in_f,
     )
     xs, labels = ragged_problem(generator)
     together = model.conditionals(xs, labels)
@@ -197,13 +206,14 @@ def test_conditionals_are_algorithm_1(
     assert spread > 1  # the weights are large enough for a mistake to show
 
 
-@pytest.mark.parametrize("context", [0, 1])
+@pytest.mark.parametrize(("context", "product_in_f"), [(0, False), (1, False), (1, True)])
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_gradients_are_those_of_algorithm_1(
     separate_q: bool,
     point_in_f: bool,
     candidate_in_f: bool,
     context: int,
+    product_in_f: bool,
     generator: torch.Generator,
 ) -> None:
     model = random_model(
@@ -212,6 +222,7 @@ def test_gradients_are_those_of_algorithm_1(
         point_in_f=point_in_f,
         candidate_in_f=candidate_in_f,
         context=context,
+        product_in_f=product_in_f,
     )
     xs, labels = ragged_problem(generator)
     for x in xs:

@@ -209,12 +209,21 @@ def test_image_model_samples(generator: torch.Generator, seed: int) -> None:
 # -- log q ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("residual", "context"), [(False, 0), (True, 0), (True, 2)])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        {},
+        {"residual": True},
+        {"residual": True, "context": 2},
+        {"residual": True, "context": 2, "product_in_f": True},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("n", [1, 2, 30, 300])
 def test_log_q_is_the_likelihoods(
-    n: int, residual: bool, context: int, generator: torch.Generator, seed: int
+    n: int, architecture: dict[str, Any], generator: torch.Generator, seed: int
 ) -> None:
-    model = random_model(generator, residual=residual, context=context, candidate_in_f=True)
+    model = random_model(generator, candidate_in_f=True, **architecture)
     x = data(n, generator)
     samples = model.sample(x, 20, seed=seed)
     with torch.no_grad():
@@ -395,13 +404,14 @@ def test_a_wide_beam_finds_the_top_partitions(generator: torch.Generator) -> Non
     assert model.map(x[:1]).labels.tolist() == [[0]]
 
 
-@pytest.mark.parametrize("context", [0, 2])
+@pytest.mark.parametrize(("context", "product_in_f"), [(0, False), (2, False), (2, True)])
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_assign_is_the_last_conditional(
     separate_q: bool,
     point_in_f: bool,
     candidate_in_f: bool,
     context: int,
+    product_in_f: bool,
     generator: torch.Generator,
 ) -> None:
     model = random_model(
@@ -410,6 +420,7 @@ def test_assign_is_the_last_conditional(
         point_in_f=point_in_f,
         candidate_in_f=candidate_in_f,
         context=context,
+        product_in_f=product_in_f,
     )
     x, new = data(9, generator), data(7, generator)
     labels = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2, 2])

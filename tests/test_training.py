@@ -435,8 +435,9 @@ def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:
     assert same(Trainer(again, tmp_path / "again").best, first)
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
     rows = [[0, 0, 1, 0, 2, 1]]
-    for context, waves in ((1, 0), (0, 3), (1, 3)):
-        more = replace(again, model=replace(again.model, context=context, waves=waves))
+    for context, waves, product in ((1, 0, False), (0, 3, False), (1, 3, True)):
+        with_more = replace(again.model, context=context, waves=waves, product_in_f=product)
+        more = replace(again, model=with_more)
         start = Trainer(more, tmp_path / "more").best
         torch.testing.assert_close(start.log_prob(x, rows), first.log_prob(x, rows))
     save_model(tmp_path / "more.safetensors", start)

@@ -14,7 +14,8 @@ Every boundary between the functions is linear, and that is where the arithmetic
   small matrix. The state keeps sums of *folded* values ĝ(H) = V_G (W_L a + b_L), never G itself.
 * f's first layer splits into the part in G, the part in Q and the part in h_n; the last two are
   computed once per point. With `candidate_in_f`, f also sees g(H_k + h_n), which folds into the
-  same product: V_C W_L is added to V_G W_L.
+  same product: V_C W_L is added to V_G W_L. With `product_in_f`, f sees the product of U_k and u_n,
+  number by number, which both are there already: V_P (U_k * u_n) is added to the below.
 * ĝ(H_k) of an existing cluster is the value computed when its last point joined.
 
 So f's first layer, before its nonlinearity, is
@@ -69,6 +70,8 @@ class NCPConfig:
         separate_q: An encoder of its own for the unassigned points.
         point_in_f: f sees h_n, the encoding of the point being assigned.
         candidate_in_f: f sees g(H_k + h_n), the embedding of the cluster the point would join.
+        product_in_f: f sees (W_1 H_k) * (W_1 h_n), number by number, with W_1 the first layer of g:
+            how alike the point and the cluster are.
         residual: Skip connections around the hidden layers of g, f and the MLP encoder.
         context: Blocks of self-attention over the data set that follow the encoder, so that h_i
             depends on all of x, whatever its order; 0 in the paper.
@@ -92,6 +95,7 @@ class NCPConfig:
     separate_q: bool = False
     point_in_f: bool = True
     candidate_in_f: bool = False
+    product_in_f: bool = False
     residual: bool = False
     context: int = 0
     waves: int = 0
@@ -148,6 +152,7 @@ class Folded(NamedTuple):
     b_join: Tensor  # (width,)       (V_G + V_C) b_L
     w_q: Tensor  # (width, h_dim)    V_Q
     w_h: Tensor | None  # (width, h_dim) V_h
+    w_p: Tensor | None  # (width, width) V_P
     b_f: Tensor  # (width,)          b: the bias of f's first layer
 
 
@@ -274,6 +279,7 @@ class NCP(nn.Module):
             config.h_dim, config.width, config.g_depth, config.g_dim, residual=config.residual
         )
         n_in = config.g_dim * (1 + config.candidate_in_f) + config.h_dim * (1 + config.point_in_f)
+        n_in += config.width * config.product_in_f
         self.f = mlp(n_in, config.width, config.f_depth, 1, residual=config.residual, bias=False)
         likelihood = None if mixture is None else mixture.likelihood
         for name, default in (("location", 0.0), ("scale", 1.0)):
@@ -296,7 +302,8 @@ class NCP(nn.Module):
         into_f = cast(nn.Linear, self.f[0])
         c = self.config
         sizes = [c.g_dim, c.h_dim, c.h_dim * c.point_in_f, c.g_dim * c.candidate_in_f]
-        v_g, v_q, v_h, v_c = torch.split(into_f.weight, sizes, dim=1)
+        sizes += [c.width * c.product_in_f]
+        v_g, v_q, v_h, v_c, v_p = torch.split(into_f.weight, sizes, dim=1)
         v_join = v_g + v_c if c.candidate_in_f else v_g
         return Folded(
             w_u=first.weight,
@@ -307,6 +314,7 @@ class NCP(nn.Module):
             b_join=v_join @ last.bias,
             w_q=v_q,
             w_h=v_h if c.point_in_f else None,
+            w_p=v_p if c.product_in_f else None,
             b_f=into_f.bias,
         )
 
@@ -368,7 +376,8 @@ class NCP(nn.Module):
         u, q, static = (table[index] for table in points)  # (S, N, width)
         q = q * plan.valid[..., None]
         joined = _with_zero_row(prefix_sum(u, plan.labels))  # U of a cluster, its last point here
-        u = (u + folded.b_u).flatten(0, 1)
+        alone = u.flatten(0, 1)
+        u = alone + folded.b_u
         parts = list(zip(torch.split(plan.here, CHUNK), torch.split(plan.last, CHUNK), strict=True))
         inner = torch.cat(
             [
@@ -385,21 +394,16 @@ class NCP(nn.Module):
         before = prefix_sum(change) - change  # S(n)
         unassigned = prefix_sum(q.flip(1)).flip(1) - q  # V_Q Q(n)
         base = (before + unassigned + static + folded.b_join).flatten(0, 1)
-        logits = torch.cat(
-            [
-                self.logit(
-                    torch.addmm(
-                        base.index_select(0, here) - g_hat.index_select(0, last),
-                        part,
-                        folded.w_join.T,
-                    )
-                )
-                for (here, last), part in zip(parts, torch.split(inner, CHUNK), strict=True)
-            ]
-        )
-        padded = logits.new_full(plan.candidate.shape, -torch.inf)
+        logits = []
+        for (here, last), part in zip(parts, torch.split(inner, CHUNK), strict=True):
+            rest = base.index_select(0, here) - g_hat.index_select(0, last)
+            if folded.w_p is not None:
+                product = joined.index_select(0, last) * alone.index_select(0, here)
+                rest = torch.addmm(rest, product, folded.w_p.T)
+            logits.append(self.logit(torch.addmm(rest, part, folded.w_join.T)))
+        padded = inner.new_full(plan.candidate.shape, -torch.inf)
         padded[..., 0] = 0.0  # what is not a position gets a finite row, for the gradient's sake
-        return padded.masked_scatter(plan.candidate, logits).log_softmax(2), plan.valid
+        return padded.masked_scatter(plan.candidate, torch.cat(logits)).log_softmax(2), plan.valid
 
     # -- the public likelihood -------------------------------------------------------------------
 

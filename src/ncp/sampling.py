@@ -284,7 +284,14 @@ class TreeSampler:
         self.n_embed += len(u)
         g_hat, change = (torch.cat(part) for part in zip(*parts, strict=True))
         change[: len(tree.u)] -= tree.g_hat
+        if self.folded.w_p is not None:
+            change[: len(tree.u)] += self.products(tree.u, u_n[tree.owner])
         return _Grown(u, g_hat, change)
+
+    def products(self, u: Tensor, u_n: Tensor) -> Tensor:
+        """What f sees of the products of clusters' sums and points, by row."""
+        w_p = cast(Tensor, self.folded.w_p)
+        return torch.cat([in_tiles(lambda v: v @ w_p.T, p) for p in torch.split(u * u_n, CHUNK)])
 
     def _score(
         self, tree: _Tree, change: Tensor, base: Tensor
@@ -529,6 +536,9 @@ def assign_each(
                 len(part), -1, u.shape[2]
             )
             y = y + (g_hat.sum(1, keepdim=True) - g_hat + joining.static[:, None])
+            if sampler.folded.w_p is not None:
+                one = joining.u[:, None].expand_as(y)
+                y = y + sampler.products(u.expand_as(y).flatten(0, 1), one.flatten(0, 1)).view_as(y)
             logits = in_tiles(sampler._logit, y.flatten(0, 1)).view(y.shape[:2])
             column.append(log_softmax(logits.to(widest(logits.device))).exp())
     return [torch.cat(column) for column in found]

@@ -61,6 +61,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam remembers of each param
 BAD_STEPS_IN_A_ROW = 5
 LARGEST_ENUMERATED = 9  # points of a data set, all of whose 21,147 partitions are weighed
 ROLLBACKS = 8
+ADDED = ("context", "waves", "product_in_f")  # what a run may have more than its initial weights
 MONITOR_ORDERS = 8  # the paper's number of orders for the symmetry monitor
 MONITOR_DATASETS = 4
 ACCELERATOR_CHUNK = 64 * CHUNK  # candidates of a piece where there is no cache to fit
@@ -165,7 +166,7 @@ class RunConfig:
     """A whole run: what `experiments/NAME.toml` says.
 
     With `initial`, the path of a checkpoint, training starts from its weights. They must be those
-    of the same model, but for the `context` and the `waves`, which may be new.
+    of the same model, but for the `context`, `waves` and `product_in_f`, which may be new.
     """
 
     name: str
@@ -659,16 +660,14 @@ class Trainer:
 
 
 def _start_from(model: NCP, found: Checkpoint) -> None:
-    """Take over the weights of a checkpoint; the model may have a context more, or waves."""
-    config = model.config
-    possible = [
-        replace(config, context=context, waves=waves)
-        for context in {0, config.context}
-        for waves in {0, config.waves}
-    ]
-    if found.config not in possible:
+    """Take over the weights of a checkpoint; the model may have something more."""
+    config, more = model.config, {}
+    for name in ADDED:
+        had = getattr(found.config, name)
+        more[name] = had if not had else getattr(config, name)
+    if found.config != replace(config, **more):
         raise ValueError(
-            "Expected the run's model in the initial checkpoint (context and waves apart) "
+            f"Expected the run's model in the initial checkpoint ({', '.join(ADDED)} apart) "
             f"but got {found.config}"
         )
     weights = found.build().state_dict()
