@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,6 +45,7 @@ def separate_states(model: NCP, x: Tensor, n_samples: int, seed: int) -> tuple[n
     h = model.h(x)
     h = h if model.context is None else model.context(h[None])[0]
     q = h if model.q is None else model.q(x)
+    first = partial(torch.nn.functional.linear, weight=next(model.g[0].parameters()))
     labels = torch.zeros(n_samples, len(x), dtype=torch.long)
     evaluations = 0
     rows = torch.arange(n_samples)
@@ -61,6 +63,7 @@ def separate_states(model: NCP, x: Tensor, n_samples: int, seed: int) -> tuple[n
         seen = [g.sum(1)[row] + joined - g[row, slot], q[n + 1 :].sum(0).expand(len(row), -1)]
         seen += [h[n].expand(len(row), -1)] if config.point_in_f else []
         seen += [joined] if config.candidate_in_f else []
+        seen += [first(H[row, slot]) * first(h[n])] if config.product_in_f else []
         logits = torch.full((n_samples, n_slots), -torch.inf)
         logits[row, slot] = model.f(torch.cat(seen, 1))[:, 0]
         evaluations += len(row)
