@@ -94,10 +94,10 @@ def probes(
 
     An exact target is exact whatever the points are. So the data sets of a batch can be changed at
     will, into those that a network would rarely see and is wrong about, as long as nothing but
-    the positions with exact targets is scored (in `likelihoods`, for all of them). Clusters are
-    moved together by a factor between 1 and 10, and of the last r points (three at most) about half
-    go to lines through two others, between them or up to twice as far aside. It takes a conjugate
-    mixture of vectors, whose targets need no parameters.
+    the positions with exact targets is scored. Clusters are moved together by a factor between 1
+    and 10, and of the last r points (three at most) about half go to lines through two others,
+    between them or up to twice as far aside. It takes a conjugate mixture of vectors, whose
+    targets need no parameters.
     """
     n_datasets, n = batch.labels.shape
     draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(batch.x)
@@ -144,8 +144,6 @@ def likelihoods(model: NCP, data: Sequences, pairwise: bool = False) -> Likeliho
         soft = data.targets.flatten(0, 1)[..., : log_p.shape[2]]
         # 0 * -inf: an impossible candidate has target zero and adds nothing.
         loss = loss - (soft * log_p[:, n - r :].masked_fill(soft == 0, 0.0)).sum()
-    if data.tail_only:
-        loss = loss * ((n - 1) / r)  # weighs as much as any data set of its size
     if pairwise and (data.same is not None or not data.tail_only):
         loss = loss + pairwise_loss(codes, data)
     n_right = (log_p[:, 1:].argmax(2) == labels[:, 1:]).sum()

@@ -87,9 +87,9 @@ class TrainingConfig:
         rao_blackwell: Number r of last points with exact soft targets.
         exact_up_to: Data sets of at most this many points have exact soft targets everywhere.
         small_sizes: Share of the sizes N that is drawn log-uniformly; the others are uniform.
-        probes: Share of the sizes for which data sets are made that the mixture seldom draws
-            (`losses.probes`), scored only where the targets are exact. They count in the logged
-            `nll`, not in the held-out one.
+        probes: Share of the sizes, drawn log-uniformly, for which data sets are made that the
+            mixture seldom draws (`losses.probes`), scored only where the targets are exact. They
+            count in the logged `nll`, not in the held-out one.
         pairwise_steps: Steps with the pairwise term, which teaches the encoder (or the context)
             directly which points belong together.
         prefetch: Draw the next step's data in a background thread.
@@ -279,9 +279,9 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
     for _ in range(config.sizes_per_step):
         n = int(torch.randint(low, high + 1, (), generator=generator))
         probe = config.probes > 0 and float(torch.rand((), generator=generator)) < config.probes
-        if config.small_sizes:
+        if config.small_sizes or probe:
             small, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-            if small < config.small_sizes:
+            if small < config.small_sizes or probe:
                 n = int(low * ((high + 1) / low) ** u)
         r = n - 1 if n <= config.exact_up_to else config.rao_blackwell
         if config.points_per_step:
