@@ -394,16 +394,17 @@ class NCP(nn.Module):
         before = prefix_sum(change) - change  # S(n)
         unassigned = prefix_sum(q.flip(1)).flip(1) - q  # V_Q Q(n)
         base = (before + unassigned + static + folded.b_join).flatten(0, 1)
-        logits = []
+        scored = []
         for (here, last), part in zip(parts, torch.split(inner, CHUNK), strict=True):
             rest = base.index_select(0, here) - g_hat.index_select(0, last)
             if folded.w_p is not None:
                 product = joined.index_select(0, last) * alone.index_select(0, here)
                 rest = torch.addmm(rest, product, folded.w_p.T)
-            logits.append(self.logit(torch.addmm(rest, part, folded.w_join.T)))
-        padded = inner.new_full(plan.candidate.shape, -torch.inf)
+            scored.append(self.logit(torch.addmm(rest, part, folded.w_join.T)))
+        logits = torch.cat(scored)
+        padded = logits.new_full(plan.candidate.shape, -torch.inf)
         padded[..., 0] = 0.0  # what is not a position gets a finite row, for the gradient's sake
-        return padded.masked_scatter(plan.candidate, torch.cat(logits)).log_softmax(2), plan.valid
+        return padded.masked_scatter(plan.candidate, logits).log_softmax(2), plan.valid
 
     # -- the public likelihood -------------------------------------------------------------------
 
