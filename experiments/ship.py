@@ -2,8 +2,8 @@
 
     python experiments/ship.py gaussian-2d [--quick]
 
-Reads the weights of the last stage, `runs/NAME-stage3` or `runs/NAME-stage2` or else `runs/NAME`
-(`ncp train` wrote them), runs `ncp check` on them, and writes
+Reads the weights of the last stage, `runs/NAME-stageN`, or else `runs/NAME` (`ncp train` wrote
+them), runs `ncp check` on them, and writes
 `src/ncp/weights/NAME.safetensors` with the measured numbers in its header and
 `src/ncp/weights/NAME.log.jsonl`, the training log thinned to about a thousand lines. The log of a
 run that started from another's weights goes on where the other's ended.

@@ -291,7 +291,7 @@ class TreeSampler:
     def products(self, u: Tensor, u_n: Tensor) -> Tensor:
         """What f sees of the products of clusters' sums and points, by row."""
         w_p = cast(Tensor, self.folded.w_p)
-        return torch.cat([in_tiles(lambda v: v @ w_p.T, p) for p in torch.split(u * u_n, CHUNK)])
+        return in_chunks(lambda v: v @ w_p.T, u * u_n)
 
     def _score(
         self, tree: _Tree, change: Tensor, base: Tensor
@@ -319,9 +319,7 @@ class TreeSampler:
     def value(self, u: Float[Tensor, "clusters width"]) -> Float[Tensor, "clusters width"]:
         """ĝ of clusters by their sums U."""
         self.n_embed += len(u)
-        return torch.cat(
-            [in_tiles(lambda v: self._two_values(v)[0], part) for part in torch.split(u, CHUNK)]
-        )
+        return in_chunks(lambda v: self._two_values(v)[0], u)
 
     def _two_values(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """V_G g and (V_G + V_C) g of clusters by their sums U."""
@@ -343,6 +341,13 @@ def in_tiles(network: Callable[[Tensor], Any], rows: Float[Tensor, "rows ..."]) 
     if isinstance(result, Tensor):
         return result[: len(rows)]
     return tuple(None if part is None else part[: len(rows)] for part in result)
+
+
+def in_chunks(
+    network: Callable[[Tensor], Tensor], rows: Float[Tensor, "rows ..."]
+) -> Float[Tensor, "rows ..."]:
+    """`in_tiles` for any number of rows, `CHUNK` at a time."""
+    return torch.cat([in_tiles(network, part) for part in torch.split(rows, CHUNK)])
 
 
 def log_softmax(scores: Float[Tensor, "rows K"]) -> Float[Tensor, "rows K"]:

@@ -272,7 +272,10 @@ def stream(*key: int) -> torch.Generator:
 
 
 def draw(run: RunConfig, *key: int) -> list[Sequences]:
-    """The data of one step: a few sizes N, for each some data sets in random orders."""
+    """The data of one step: a few sizes N, for each some data sets in random orders.
+
+    The last number of the key is the step.
+    """
     config, generator = run.training, stream(run.seed, *key)
     pieces = []
     low, high = run.mixture.sizes
@@ -300,7 +303,7 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
             piece = probes(batch, run.mixture, min(r, n - 1), generator)
         else:
             piece = sequences(batch, config.orders, run.mixture, r, generator)
-        if config.pairwise_steps and n <= config.exact_up_to and run.mixture.is_conjugate:
+        if key[-1] < config.pairwise_steps and n <= config.exact_up_to and run.mixture.is_conjugate:
             piece = piece._replace(same=similarity(piece.x, run.mixture))
         pieces.append(piece)
     return pieces
@@ -661,11 +664,8 @@ class Trainer:
 
 def _start_from(model: NCP, found: Checkpoint) -> None:
     """Take over the weights of a checkpoint; the model may have something more."""
-    config, more = model.config, {}
-    for name in ADDED:
-        had = getattr(found.config, name)
-        more[name] = had if not had else getattr(config, name)
-    if found.config != replace(config, **more):
+    without = {name: had for name in ADDED if not (had := getattr(found.config, name))}
+    if found.config != replace(model.config, **without):
         raise ValueError(
             f"Expected the run's model in the initial checkpoint ({', '.join(ADDED)} apart) "
             f"but got {found.config}"
@@ -675,8 +675,8 @@ def _start_from(model: NCP, found: Checkpoint) -> None:
         if name not in weights:
             weights[name] = fresh
         elif name.endswith("0.weight") and weights[name].shape != fresh.shape:
-            more = fresh.shape[1] - weights[name].shape[1]
-            weights[name] = torch.nn.functional.pad(weights[name], (0, more))  # no effect yet
+            columns = fresh.shape[1] - weights[name].shape[1]
+            weights[name] = torch.nn.functional.pad(weights[name], (0, columns))  # no effect yet
     model.load_state_dict(weights)
 
 
