@@ -36,7 +36,7 @@ def test_settings_are_chosen_for_the_model(plane: NCP) -> None:
     table = tabular()
     assert table.mixture is not None
     chosen = Settings().for_model(table)
-    assert (chosen.n_samples, chosen.orders, chosen.estimate) == (100, 20, "pear")
+    assert (chosen.n_samples, chosen.orders, chosen.estimate) == (50, 10, "pear")
     assert chosen.max_points == table.mixture.sizes[1]
     said = Settings(n_samples=7, orders="each", estimate="binder", max_points=9)
     assert said.for_model(table) == said
@@ -128,7 +128,7 @@ def test_large_tables(plane: NCP, seed: int) -> None:
     found = cluster(x, plane, n_samples=40, max_points=50, seed=1)
     assert found.is_partial
     assert found.posterior.n_points == len(found.index) == 50
-    assert found.samples.shape == (clustering.LARGE_SAMPLES, 500)
+    assert found.samples.shape == (clustering.KEPT_SAMPLES, 500)
     assert found.samples.dtype == np.int16
     assert found.samples.min() >= 0
     np.testing.assert_array_equal(found.labels[found.index], found.summary.estimate.labels)

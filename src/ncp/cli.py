@@ -180,14 +180,14 @@ def cluster(
     samples: Annotated[
         int | None,
         typer.Option(
-            "--samples", "-n", min=1, help="Posterior samples; 100 for tabular, else 1,000."
+            "--samples", "-n", min=1, help="Posterior samples; 50 for tabular, else 1,000."
         ),
     ] = None,
     orders: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Random orders of the rows the samples are spread over; 20 for tabular, else 8.",
+            help="Random orders of the rows the samples are spread over; 10 for tabular, else 8.",
         ),
     ] = None,
     estimate: Annotated[Loss, typer.Option(help="Loss of the single best partition.")] = Loss.auto,

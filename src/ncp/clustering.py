@@ -42,10 +42,9 @@ Progress = Callable[[str, int, int], None]
 
 LARGEST_VALUE = 1e50  # powers and sums of which do not overflow
 SMALLEST_LIMIT = 1000  # rows that are always clustered at once
-ASSIGN_CANDIDATES = 400_000  # scores spent on the rows of a large table that were left out
+ASSIGN_CANDIDATES = 200_000  # scores spent on the rows of a large table that were left out
 ASSIGN_ROWS = 20_000  # of them, prepared at once
-PREDICT_SAMPLES = 16  # samples that new points are scored under
-LARGE_SAMPLES = 32  # completed samples of a large table
+KEPT_SAMPLES = 16  # samples that new rows, and those of a large table, are scored under
 ENOUGH = 200  # samples of the subset of a large table; more would not be used
 
 
@@ -57,9 +56,9 @@ class Settings:
     """How a table is clustered. What is left out is chosen for the model (`for_model`).
 
     Arguments:
-        n_samples: Posterior samples; by default 1,000, for `tabular` 100.
+        n_samples: Posterior samples; by default 1,000, for `tabular` 50.
         orders: Random orders of the points that they are spread over, or `"each"`; by default 8,
-            for `tabular` 20.
+            for `tabular` 10.
         estimate: The point estimate: `"vi"`, `"binder"`, `"pear"` or `"map"` (see
             `ncp.summary.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
         reweight: Importance weights: `True`, `False`, or `"auto"`: where the model has a joint
@@ -105,8 +104,8 @@ class Settings:
         is_table = isinstance(model.mixture, TabularMixture)
         largest = 0 if model.mixture is None else model.mixture.sizes[1]
         chosen: dict[str, Any] = {
-            "n_samples": 100 if is_table else 1000,
-            "orders": 20 if is_table else 8,
+            "n_samples": 50 if is_table else 1000,
+            "orders": 10 if is_table else 8,
             "estimate": "pear" if is_table else "vi",
             "max_points": largest if is_table else max(SMALLEST_LIMIT, 2 * largest),
         }
@@ -662,10 +661,10 @@ def _answer(
     labels[prepared.index] = summary.estimate.labels
     confidence[prepared.index] = summary.confidence
     rest = np.setdiff1d(np.flatnonzero(prepared.usable), prepared.index)
-    most = PREDICT_SAMPLES
+    most = KEPT_SAMPLES
     if len(rest):
         width = int(posterior.labels.max()) + 2
-        most = int(np.clip(ASSIGN_CANDIDATES // (len(rest) * width), 4, LARGE_SAMPLES))
+        most = int(np.clip(ASSIGN_CANDIDATES // (len(rest) * width), 4, KEPT_SAMPLES))
     scorer = Scorer.choose(prepared, posterior, summary.estimate.labels, most)
     samples = posterior.expand().astype(np.int16)
     if posterior.log_weights is not None:
@@ -724,7 +723,7 @@ def _complete(
 ) -> Int[np.ndarray, "S N"]:
     """Fill in labels and confidence of the rest; returns completed samples of all rows."""
     rng = np.random.default_rng(seed)
-    row = resample_counts(scorer.weights, LARGE_SAMPLES, seed=0)
+    row = resample_counts(scorer.weights, KEPT_SAMPLES, seed=0)
     samples = np.full((int(row.sum()), len(table)), -1, dtype=np.int16)
     samples[:, index] = np.repeat(scorer.labels.astype(np.int16), row, axis=0)
     first = np.cumsum(row) - row

@@ -32,9 +32,9 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         The name of a model (`ncp.pretrained.names()`), a checkpoint, or a model. The tabular model
         takes any number of columns in any units; the others take data in their own units.
     n_samples : int, default=None
-        Posterior samples; by default 100 for the tabular model and 1,000 for others.
+        Posterior samples; by default 50 for the tabular model and 1,000 for others.
     orders : int or "each", default=None
-        Random orders of the points that the samples are spread over; by default 20 or 8.
+        Random orders of the points that the samples are spread over; by default 10 or 8.
     estimate : {"auto", "vi", "binder", "pear", "map"}, default="auto"
         The point estimate in `labels_`; see `ncp.clustering.Settings`.
     reweight : bool or "auto", default="auto"
