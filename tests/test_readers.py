@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ncp import _readers
 from ncp._readers import expand, read_table
 
 
@@ -32,10 +33,49 @@ def read(text: str | bytes, **more: object) -> tuple[list[list[float]], tuple[st
         "a,b\n\n1,2\n\n3,4",
         "a;b\n1,0;2,0\n3,0;4,0\n",
         "name,a,b\nx,1,2\ny,3,4\n",
+        "sep=;\na;b\n1;2\n3;4\n",
+        "# made by hand\na,b\n1,2\n3,4\n",
+        " a , b \n 1 , 2 \n 3 , 4 \n",
+        '"a","b"\n"1,0","2,0"\n"3,0","4,0"\n',
+        "a,b,\n1,2,\n3,4,\n",
     ],
 )
 def test_text(text: str) -> None:
     assert read(text) == ([[1, 2], [3, 4]], ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0,13;-0,13;0,64\n1,5;2,25;3\n", [[0.13, -0.13, 0.64], [1.5, 2.25, 3]]),
+        ("0,5\t1,5\n2,5\t3,5\n", [[0.5, 1.5], [2.5, 3.5]]),
+        ("0,5 1,5\n2,5 3,5\n", [[0.5, 1.5], [2.5, 3.5]]),
+        ("Länge, cm;Breite, cm\n1,5;2,5\n3,5;4,5\n", [[1.5, 2.5], [3.5, 4.5]]),
+        ("a;b\n1.234,5;2\n12;3,25\n", [[1234.5, 2], [12, 3.25]]),
+        ("a;b\n1\u00a0234,5;2\n1\u202f000;3,5\n", [[1234.5, 2], [1000, 3.5]]),
+        ("a\tb\n1,810\t950\n12\t1,180\n", [[1810, 950], [12, 1180]]),
+        ("a\tb\n1,810,000\t2,500.5\n", [[1810000, 2500.5]]),
+        ("a;b\n1,810;1,180\n0,950;2,125\n", [[1.81, 1.18], [0.95, 2.125]]),
+        ("name;a;b\nx, y;1,5;2\nz;2,5;3\n", [[1.5, 2], [2.5, 3]]),
+    ],
+)
+def test_commas_in_numbers(text: str, expected: list[list[float]]) -> None:
+    table = read_table("some.csv", text.encode())
+    assert table.values.tolist() == expected
+    assert table.notes[0].startswith("Commas in numbers were read as")
+
+
+@pytest.mark.parametrize("character", ["\x85", "\u2028", "\x0b", "\x0c", "\u00a0"])
+def test_only_ends_of_lines_end_rows(character: str) -> None:
+    text = "name,a,b\n" + f"x{character}y,1,2\n" + "z,3,4\n" * 9
+    assert read(text)[0] == [[1, 2]] + [[3, 4]] * 9
+    if character == "\x85":
+        assert read(text.encode("latin-1"))[0] == [[1, 2]] + [[3, 4]] * 9
+
+
+def test_a_blank_line_of_one_column_is_a_missing_value() -> None:
+    values, _ = read("a\n1\n\n3\n4\n\n")
+    np.testing.assert_array_equal(values, [[1], [np.nan], [3], [4]])
 
 
 def test_encodings() -> None:
@@ -68,6 +108,10 @@ def test_one_hot() -> None:
     values, names = read("a,c\n1,x\n3,y\n", one_hot=["c"])
     assert names == ("a", "c=x", "c=y")
     assert values == [[1, 1, 0], [3, 0, 1]]
+    values, names = read("a,b,c\n1,5,x\n3,6,\n", columns=["a"], one_hot=["c"])
+    assert (values, names) == ([[1, 1], [3, 0]], ("a", "c=x"))
+    with pytest.raises(ValueError, match="without columns to one-hot"):
+        read(_npy(np.zeros((3, 2))), one_hot=["c"])
 
 
 def test_a_column_that_numbers_the_rows_is_left_out() -> None:
@@ -75,6 +119,16 @@ def test_a_column_that_numbers_the_rows_is_left_out() -> None:
     assert read(text)[1] == ("a",)
     assert read(text, columns=["id"])[1] == ("id",)
     assert read(text.replace("id", "time"))[1] == ("time", "a")
+
+
+@pytest.mark.parametrize("name", ["id", "customer_id", "orderId", "Patient ID"])
+def test_a_column_that_names_the_rows_is_left_out(name: str) -> None:
+    text = f"a,{name},b\n" + "".join(f"{i},{1000 + 7 * i % 31},{i * i}\n" for i in range(3, 12))
+    table = read_table("some.csv", text.encode())
+    assert table.columns == ("a", "b")
+    assert f"{name!r} only names the rows" in table.notes[0]
+    assert read(text, columns=["a", name])[1] == ("a", name)
+    assert read(text.replace(name, "humid"))[1] == ("a", "humid", "b")
 
 
 def test_almost_numeric_columns_are_explained() -> None:
@@ -113,6 +167,8 @@ def _npy(array: np.ndarray) -> bytes:
         (b"\x01\x02\x03\x04" * 99, "binary file"),
         (b"a,b\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
         (b"name,city\nx,y\n", "no numeric column"),
+        (b"a,b\ncm,kg\nx,y\n", "e.g., 'cm'"),
+        (b"a,b\n1," + b"2" * 200_000 + b"\n", "field larger than field limit"),
         (b"a,b\n1,2\ninf,4\n", "infinite value in row 2, column 'a'"),
         (b"a,b\nNA,\n,NA\n", "every cell is missing"),
         (b"PK\x03\x04rubbish", "not a complete zip"),
@@ -129,6 +185,15 @@ def test_bad_files_are_explained(content: bytes, message: str) -> None:
         read_table("some.csv", content)
     assert str(caught.value).startswith("some.csv: ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_parquet_file_that_unpacks_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    pd.DataFrame({"a": np.zeros(1000)}).to_parquet(buffer)
+    assert len(read(buffer.getvalue())[0]) == 1000
+    monkeypatch.setattr(_readers, "LARGEST", 7999)
+    with pytest.raises(ValueError, match=r"1,000 rows of 1 column"):
+        read(buffer.getvalue())
 
 
 def test_patterns(tmp_path: Path) -> None:

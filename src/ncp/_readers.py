@@ -1,9 +1,9 @@
 """Data files: CSV, TSV, Parquet, NPY, NPZ, gzipped or from standard input, to a table of numbers.
 
 The kind of a file is read from its first bytes, not from its name. Text is taken apart with care:
-the delimiter is the one that cuts the first lines alike, a first line with words is a header,
-columns that are not numbers are left out and said to be, and so is a leading column that only
-counts the rows. Whatever is wrong is one `ValueError` that says where and what to do.
+the delimiter is the one that cuts the first lines alike, into the most numbers; a first line with
+words is a header; columns that are not numbers are left out and said to be, and so are those that
+only count or name the rows. Whatever is wrong is one `ValueError` that says where and what to do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import sys
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncp._partitions_files import Archive, read_array, read_some, refusing
+from ncp._partitions_files import LARGEST, Archive, read_array, read_some, refusing
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", ".", "#n/a", "<na>", "missing")
 DELIMITERS = ",;\t|"
+COMMAS = ("", "decimal", "thousands")  # what a comma in a number may mean
 STANDARD_INPUT = "-"
 KINDS = "CSV, TSV, Parquet, NPY or NPZ"
 
@@ -72,16 +75,18 @@ def expand(sources: Sequence[str]) -> list[str]:
 def names(sources: Sequence[str]) -> list[str]:
     """A short, distinct name for each source.
 
-    >>> names(["a/x.csv", "b/x.csv", "-"])
-    ['x', 'x-2', 'stdin']
+    >>> names(["a/x.csv", "b/x.csv", "c/x-2.csv", "-"])
+    ['x', 'x-2', 'x-2-2', 'stdin']
     """
-    taken: dict[str, int] = {}
-    result = []
+    result: dict[str, None] = {}  # in order
     for source in sources:
-        stem = "stdin" if source == STANDARD_INPUT else _stem(source)
-        taken[stem] = taken.get(stem, 0) + 1
-        result.append(stem if taken[stem] == 1 else f"{stem}-{taken[stem]}")
-    return result
+        stem = name = "stdin" if source == STANDARD_INPUT else _stem(source)
+        number = 1
+        while name in result:
+            number += 1
+            name = f"{stem}-{number}"
+        result[name] = None
+    return list(result)
 
 
 def _stem(source: str) -> str:
@@ -118,31 +123,33 @@ def read_table(
     content = read_bytes(source) if content is None else content
     try:
         digest = hashlib.sha256(content).hexdigest()
-        frame, header = _frame(content)
+        frame, header, said = _frame(content)
         if isinstance(frame, np.ndarray):
+            if one_hot:
+                raise ValueError("holds an array of numbers, without columns to one-hot")
             return _array_table(source, frame, columns, digest)
         values, names, notes = _numbers(frame, header, columns, one_hot)
     except ValueError as error:
         raise ValueError(f"{_shown(source)}: {error}") from None
-    return Table(source, values, names, tuple(notes), digest)
+    return Table(source, values, names, (*said, *notes), digest)
 
 
 def _shown(source: str) -> str:
     return "standard input" if source == STANDARD_INPUT else source
 
 
-def _frame(content: bytes) -> tuple[DataFrame | np.ndarray, bool]:
-    """Columns of anything, or an array; and whether the columns have names of their own."""
+def _frame(content: bytes) -> tuple[DataFrame | np.ndarray, bool, list[str]]:
+    """Columns of anything, or an array; whether columns have names of their own; what was done."""
     if content[:2] == b"\x1f\x8b":
         content = read_some(gzip.GzipFile(fileobj=io.BytesIO(content)), "a complete gzip file")
     if not content.strip():
         raise ValueError("is empty; a table needs at least one row of numbers")
     if content[:6] == b"\x93NUMPY":
-        return _check_array(read_array(content)), False
+        return _check_array(read_array(content)), False, []
     if content[:4] == b"PK\x03\x04":
-        return _load_zip(content), False
+        return _load_zip(content), False, []
     if content[:4] == b"PAR1":
-        return _load_parquet(content), True
+        return _load_parquet(content), True, []
     return _load_text(content)
 
 
@@ -180,6 +187,9 @@ def _load_parquet(content: bytes) -> DataFrame:
 
     try:
         with refusing("a readable Parquet file"):
+            shape = pyarrow.parquet.ParquetFile(io.BytesIO(content)).metadata
+            if 8 * shape.num_rows * shape.num_columns > LARGEST:
+                raise ValueError(f"({shape.num_rows:,} rows of {shape.num_columns} columns)")
             frame = pandas.read_parquet(io.BytesIO(content))
     except (pyarrow.ArrowException, ValueError) as error:
         said = _one_line(error).removeprefix("is not a readable Parquet file ")
@@ -210,16 +220,21 @@ def _array_table(
 # -- text ------------------------------------------------------------------------------------------
 
 
-def _load_text(content: bytes) -> tuple[DataFrame, bool]:
+def _load_text(content: bytes) -> tuple[DataFrame, bool, list[str]]:
     import pandas
 
-    text = _decode(content)
-    lines = [line for line in text.splitlines() if line.strip()]
+    every = _decode(content).replace("\r\n", "\n").replace("\r", "\n").strip("\n").split("\n")
+    while every and (every[0].startswith("#") or re.fullmatch(r"sep=.", every[0].strip())):
+        every = every[1:]  # remarks, and what a spreadsheet says to itself
+    lines = [line for line in every if line.strip()]
     if not lines:
         raise ValueError("is empty; a table needs at least one row of numbers")
     delimiter = _delimiter(lines[:50])
-    decimal = "," if delimiter != "," and _decimal_comma(lines[1:50], delimiter) else "."
-    header = _has_header([_cut(line, delimiter) for line in lines[:50]], decimal)
+    cut = [_cut(line, delimiter) for line in lines[:50]]
+    if max(map(len, cut)) == 1 and len(lines) > 0.5 * len(every):
+        lines = [line if line.strip() else '""' for line in every]  # of one column: missing values
+    comma = _meaning_of_commas([cell for row in cut[1:] for cell in row])
+    header = _has_header(cut, comma)
     try:
         with warnings.catch_warnings():
             # pandas only warns when it drops cells of lines that are too long
@@ -237,9 +252,13 @@ def _load_text(content: bytes) -> tuple[DataFrame, bool]:
         raise ValueError(f"is not a regular table: {_one_line(error)}") from None
     if len(frame) == 0:
         raise ValueError("has a header but no rows")
-    if decimal == ",":
-        frame = frame.map(lambda cell: cell.replace(",", ".") if isinstance(cell, str) else cell)
-    return frame, header
+    if not comma:
+        return frame, header, []
+    frame = frame.map(
+        lambda cell: _without_commas(cell, comma) if _is_number(cell, comma) else cell
+    )
+    meaning = "decimal points" if comma == "decimal" else "separators of thousands"
+    return frame, header, [f"Commas in numbers were read as {meaning}."]
 
 
 def _decode(content: bytes) -> str:
@@ -252,63 +271,112 @@ def _decode(content: bytes) -> str:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError:
-        text = content.decode("latin-1")
+        text = content.decode("cp1252", errors="replace")
     start = text[:65536]
-    odd = sum(not character.isprintable() and character not in "\r\n\t" for character in start)
-    if odd > 0.02 * len(start):
+    if sum(_is_odd(character) for character in start) > 0.02 * len(start):
         raise ValueError(f"is a binary file; expected {KINDS}")
-    return text
+    return re.sub(r"(?<=\d)[\u00a0\u202f](?=\d)", "", text)  # spaces between thousands
+
+
+def _is_odd(character: str) -> bool:
+    """Whether a character does not belong in a text."""
+    control = unicodedata.category(character) in ("Cc", "Cn", "Co", "Cs")
+    return character == "\ufffd" or (control and character not in "\r\n\t")
 
 
 def _cut(line: str, delimiter: str) -> list[str]:
     if delimiter == " ":
         return line.split()
-    return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
+    try:
+        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
+    except csv.Error as error:
+        raise ValueError(f"is not a regular table: {error}") from None
 
 
 def _delimiter(lines: list[str]) -> str:
-    """The delimiter that cuts the first lines into the same number of (at least two) cells."""
-    best, most = ",", 1
+    """The delimiter that cuts the first lines alike, into the largest share of numbers.
+
+    >>> _delimiter(["0,13;2", "1,5;0,25"])
+    ';'
+    """
+    best, highest = ",", (-1.0, 0)
     for delimiter in (*DELIMITERS, " "):
-        widths = [len(_cut(line, delimiter)) for line in lines]
-        if len(set(widths)) == 1 and widths[0] > most:
-            best, most = delimiter, widths[0]
-    if most == 1:  # ragged lines: the most frequent delimiter, so that the error is about them
+        rows = [_cut(line, delimiter) for line in lines]
+        width = len(rows[0])
+        if width == 1 or any(len(row) != width for row in rows):
+            continue
+        cells = [cell for row in rows for cell in row]
+        numbers = [any(_is_number(cell, comma) for comma in COMMAS) for cell in cells]
+        score = sum(numbers) / len(numbers), width
+        if score > highest:
+            best, highest = delimiter, score
+    if highest[1] == 0:  # ragged lines: the most frequent, so that the error is about them
         counts = {d: sum(line.count(d) for line in lines) for d in DELIMITERS}
         best = max(counts, key=lambda d: counts[d]) if max(counts.values()) else ","
     return best
 
 
-def _has_header(rows: list[list[str]], decimal: str) -> bool:
+def _has_header(rows: list[list[str]], comma: str) -> bool:
     """Whether the first row names the columns: no number in it, or a word above numbers.
 
-    >>> _has_header([["5.1", "setosa"], ["4.9", "setosa"]], ".")
+    >>> _has_header([["5.1", "setosa"], ["4.9", "setosa"]], "")
     False
-    >>> _has_header([["size", "2"], ["4.9", "3.0"]], ".")
+    >>> _has_header([["size", "2"], ["4.9", "3.0"]], "")
     True
     """
-    first = [_is_number(cell, decimal) for cell in rows[0]]
+    first = [_is_number(cell, comma) for cell in rows[0]]
     if not any(first):
         return True
     for i, number in enumerate(first):
-        below = [_is_number(row[i], decimal) for row in rows[1:] if i < len(row)]
+        below = [_is_number(row[i], comma) for row in rows[1:] if i < len(row)]
         if not number and below and sum(below) > 0.5 * len(below):
             return True
     return False
 
 
-def _decimal_comma(lines: list[str], delimiter: str) -> bool:
-    cells = [cell for line in lines for cell in _cut(line, delimiter)]
-    with_comma = [cell for cell in cells if "," in cell]
-    return bool(with_comma) and all(_is_number(cell, ",") for cell in with_comma)
+def _meaning_of_commas(cells: list[str]) -> str:
+    """What commas in numbers stand for: "decimal", "thousands" or, if there are none, "".
+
+    One to three digits, a comma and three digits could be either. They are thousands if smaller
+    numbers stand beside them without a comma, and all of those are whole.
+
+    >>> _meaning_of_commas(["1,5", "0,25", "3"])
+    'decimal'
+    >>> _meaning_of_commas(["1,810", "950", "1,200,300"])
+    'thousands'
+    """
+    cells = [cell.strip() for cell in cells]
+    with_comma = [cell for cell in cells if "," in cell and re.search(r"\d", cell)]
+    decimal = [cell for cell in with_comma if _is_number(cell, "decimal")]
+    thousands = [cell for cell in with_comma if THOUSANDS.fullmatch(cell)]
+    if len(thousands) >= len(decimal) > 0 or (thousands and not decimal):
+        whole = [cell.lstrip("+-") for cell in cells if re.fullmatch(r"[+-]?\d+", cell)]
+        beside = bool(whole) and all(len(cell) <= 3 for cell in whole)
+        if beside or any(cell.count(",") > 1 or "." in cell for cell in thousands):
+            return "thousands"
+    return "decimal" if decimal else ""
 
 
-def _is_number(cell: str, decimal: str = ".") -> bool:
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?")
+POINTED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?")
+
+
+def _without_commas(cell: str, comma: str) -> str:
+    """A number as computers write it."""
+    if comma == "thousands":
+        return cell.replace(",", "") if THOUSANDS.fullmatch(cell.strip()) else cell
+    if comma == "decimal":
+        cell = cell.replace(".", "") if POINTED_THOUSANDS.fullmatch(cell.strip()) else cell
+        return cell.replace(",", ".")
+    return cell
+
+
+def _is_number(cell: str, comma: str = "") -> bool:
     cell = cell.strip()
     if cell.lower() in MISSING:
         return True
     try:
-        float(cell.replace(",", ".") if decimal == "," else cell)
+        float(_without_commas(cell, comma))
     except ValueError:
         return False
     return "_" not in cell
@@ -341,11 +409,13 @@ def _numbers(
     ]  # fmt: skip
     spread = {_position(name, names) for name in one_hot}
     wanted = range(len(names)) if columns is None else [_position(c, names) for c in columns]
-    wanted = sorted({*wanted, *spread}) if columns is None else [*dict.fromkeys(wanted)]
+    wanted = [*dict.fromkeys([*wanted, *sorted(spread)])]
     kept: list[np.ndarray] = []
     kept_names: list[str] = []
     notes: list[str] = []
     text: list[str] = []
+    empty: list[str] = []
+    example = ""
     for i in wanted:
         series = frame.iloc[:, i]
         if i in spread:
@@ -354,7 +424,15 @@ def _numbers(
             kept_names += values
             continue
         numbers, bad = _parse(series)
-        if not bad:
+        example = example or next(iter(bad), "")
+        if columns is None and not bad and np.isnan(numbers).all():
+            empty.append(names[i])
+        elif columns is None and header and _is_key(numbers, names[i]):
+            notes.append(
+                f"Column {names[i]!r} only names the rows and was left out; name the columns to "
+                "take if it is a measurement."
+            )
+        elif not bad:
             kept.append(numbers)
             kept_names.append(names[i])
         elif columns is not None:
@@ -366,13 +444,17 @@ def _numbers(
             )
         else:
             text.append(names[i])
-    if text:
-        listed = ", ".join(text[:6]) + (", ..." if len(text) > 6 else "")
-        notes.append(f"Columns that are not numeric were left out: {listed}.")
+    for what, left_out in (("that are not numeric", text), ("without values", empty)):
+        if left_out:
+            listed = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
+            notes.append(f"Columns {what} were left out: {listed}.")
+    if not kept and empty and not text:
+        raise ValueError("has no values; every cell is missing")
     if not kept:
         raise ValueError(
-            f"has no numeric column (found {', '.join(names[:6])}); check the delimiter, or turn "
-            "text into numbers with --one-hot"
+            f"has no numeric column (found {', '.join(names[:6])}; not a number is, e.g., "
+            f"{example!r}); check the delimiter and the lines above the numbers, or turn text into "
+            "numbers with --one-hot"
         )
     if columns is None and len(kept) > 1 and _counts_rows(kept[0], kept_names[0], header):
         notes.append(f"Column {kept_names[0]!r} only numbers the rows and was left out.")
@@ -406,7 +488,7 @@ def _parse(series: Series[Any]) -> tuple[np.ndarray, list[str]]:
 
 def _spread(series: Series[Any], name: str) -> tuple[list[np.ndarray], list[str]]:
     cells = series.astype(str).fillna("").str.strip().to_numpy().astype(str)
-    values = np.unique(cells)
+    values = np.array([v for v in np.unique(cells) if v.lower() not in MISSING])
     if len(values) > 50:
         raise ValueError(f"column {name!r} has {len(values)} different values, too many to one-hot")
     return [(cells == v).astype(np.float64) for v in values], [f"{name}={v}" for v in values]
@@ -420,3 +502,11 @@ def _counts_rows(values: np.ndarray, name: str, header: bool) -> bool:
     return not header or plain.startswith("unnamed") or plain in (
         "", "id", "index", "row", "rowid", "row_id", "no", "nr", "number", "obs", "rownames",
     )  # fmt: skip
+
+
+def _is_key(values: np.ndarray, name: str) -> bool:
+    """Distinct whole numbers in a column that is called an id."""
+    called = re.search(r"(^|[_ .-])id$", name.lower()) or re.search(r"[a-z](Id|ID)$", name)
+    if not called or len(values) < 5 or not np.isfinite(values).all():
+        return False
+    return bool((values == np.round(values)).all()) and len(np.unique(values)) == len(values)
