@@ -35,7 +35,7 @@ types: setup
 demo: setup
 	$(BIN)/ncp cluster examples/iris.csv --out demo-output
 
-bench: setup
+bench: $(VENV)/.penguins
 	$(BIN)/python benchmarks $(BENCH)
 
 bench-tabular: $(VENV)/.penguins

@@ -4,8 +4,8 @@
 
 Every file beside this one is a script that prints Markdown; its docstring becomes the text above
 its tables. One after another, each in a process of its own, so that none slows another. A script
-that fails is reported at the end, and its section says so. With `--only`, the other sections of the
-page stay as they are.
+that fails is reported at the end, and its section says so. Lines that begin with "**Lost:**" are
+collected at the top. With `--only`, the other sections of the page stay as they are.
 """
 
 import argparse
@@ -19,13 +19,16 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
+from _turns import LOST
+
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
-FIRST = ("likelihood", "sampling", "throughput", "gibbs")  # the rest in alphabetical order
+FIRST = ("likelihood", "sampling", "throughput", "memory", "gibbs", "comparison")  # then by name
+SHORT = ("tabular",)  # here always with --quick; `make bench-tabular` has the whole
 
 
 def scripts() -> dict[str, Path]:
-    found = {path.stem: path for path in sorted(HERE.glob("*.py")) if path.stem != "__main__"}
+    found = {path.stem: path for path in sorted(HERE.glob("[!_]*.py"))}
     return {name: found[name] for name in sorted(found, key=lambda n: (n not in FIRST, _rank(n)))}
 
 
@@ -37,7 +40,7 @@ def section(name: str, path: Path, quick: bool) -> tuple[str, bool]:
     """The Markdown of one script, and whether it succeeded."""
     source = path.read_text()
     title, _, text = (ast.get_docstring(ast.parse(source)) or name).partition("\n")
-    options = ["--quick"] if quick and '"--quick"' in source else []
+    options = ["--quick"] if name in SHORT or (quick and '"--quick"' in source) else []
     print(f"{name} ...", flush=True)
     begin = time.perf_counter()
     run = subprocess.run([sys.executable, str(path), *options], capture_output=True, text=True)
@@ -50,6 +53,19 @@ def section(name: str, path: Path, quick: bool) -> tuple[str, bool]:
     command = " ".join(["python", f"benchmarks/{path.name}", *options])
     stamp = f"{datetime.now(timezone.utc):%Y-%m-%d}, `{command}`, {seconds:.0f} s"
     return f"## {name}\n\n{title}\n\n{text.strip()}\n\n{stamp}\n\n{output}\n", run.returncode == 0
+
+
+def where_we_lose(sections: dict[str, str]) -> str:
+    """A list of all lines of the sections that say so."""
+    lines = [
+        f"* [{name}](#{name}): {line.removeprefix(LOST)}"
+        for name, text in sections.items()
+        for line in text.splitlines()
+        if line.startswith(LOST)
+    ]
+    listed = "\n".join(lines) or "Nothing in the sections below."
+    text = "Goals that are not reached, and comparisons that another method wins, from below."
+    return f"## Where we lose\n\n{text}\n\n{listed}\n"
 
 
 def machine() -> str:
@@ -86,8 +102,8 @@ def main() -> int:
         "# Benchmarks\n\nWritten by `make bench`; each section is the output of one script in "
         f"`benchmarks/`. Machine: {machine()}.\n"
     )
-    parts = [sections[name].strip() + "\n" for name in known if name in sections]
-    PAGE.write_text("\n".join([head, *parts]))
+    sections = {name: sections[name].strip() + "\n" for name in known if name in sections}
+    PAGE.write_text("\n".join([head, where_we_lose(sections), *sections.values()]))
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

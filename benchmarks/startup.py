@@ -2,7 +2,8 @@
 
     python benchmarks/startup.py
 
-The best of several runs of each, in a fresh process. Prints a Markdown table.
+Each in fresh processes, in turn; the median, in brackets the least and the largest. Goal: `import
+ncp` and `ncp --help` take less time than `import torch`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import time
 
+from _turns import Spread, lost
+
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "import ncp": [sys.executable, "-c", "import ncp"],
@@ -18,23 +21,29 @@ COMMANDS = {
     "import torch": [sys.executable, "-c", "import torch"],
     "import ncp; ncp.NCP": [sys.executable, "-c", "import ncp; ncp.NCP"],
 }
-REPEATS = 3
+TURNS = 5
+LIGHT, HEAVY = ("import ncp", "ncp --help"), "import torch"
 
 
 def seconds(command: list[str]) -> float:
-    """Wall time of the best run."""
-    times = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        times.append(time.perf_counter() - started)
-    return min(times)
+    """Wall time of one run."""
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
 
 
 def main() -> None:
-    print("| start-up | seconds |\n|---|---|")
-    for name, command in COMMANDS.items():
-        print(f"| `{name}` | {seconds(command):.2f} |", flush=True)
+    turns = [{name: seconds(command) for name, command in COMMANDS.items()} for _ in range(TURNS)]
+    found = {name: Spread.of([turn[name] for turn in turns]) for name in COMMANDS}
+    print(f"| start-up, {TURNS} turns | seconds |\n|---|---|")
+    for name, spread in found.items():
+        print(f"| `{name}` | {spread:.2f} |")
+    heavy = found[HEAVY]
+    lost(
+        f"`{name}` takes {found[name]:.2f} s, `{HEAVY}` {heavy:.2f} s."
+        for name in LIGHT
+        if found[name].middle > heavy.middle
+    )
 
 
 if __name__ == "__main__":

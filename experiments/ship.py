@@ -4,7 +4,8 @@
 
 Reads the weights of the last stage, `runs/NAME-stageN`, or else `runs/NAME` (`ncp train` wrote
 them), runs `ncp check` on them, and writes
-`src/ncp/weights/NAME.safetensors` with the measured numbers in its header and
+`src/ncp/weights/NAME.safetensors` with the measured numbers, and the steps and seconds of all
+stages, in its header and
 `src/ncp/weights/NAME.log.jsonl`, the training log thinned to about a thousand lines. The log of a
 run that started from another's weights goes on where the other's ended.
 """
@@ -19,8 +20,8 @@ from typing import Any
 
 import ncp.tabular
 from ncp.checkpoint import Checkpoint, read, write, write_atomically
-from ncp.cli import attach_arrays
-from ncp.diagnostics import CheckPlan, Targets, run_checks
+from ncp.cli import attach_arrays, check_plan
+from ncp.diagnostics import run_checks
 from ncp.pretrained import DIRECTORY
 
 
@@ -31,6 +32,16 @@ def whole_log(run: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     offset = before[-1]["step"] if before else 0
     return before + [line | {"step": line["step"] + offset} for line in lines]
+
+
+def totals(info: dict[str, Any]) -> dict[str, float]:
+    """Steps and seconds of a run, by the header of its weights, and of those it started from."""
+    initial = info["run"].get("initial", "")
+    before = totals(read(initial).info) if initial else {"total_steps": 0, "total_seconds": 0.0}
+    return {
+        "total_steps": before["total_steps"] + info["step"],
+        "total_seconds": before["total_seconds"] + info["seconds"],
+    }
 
 
 def thinned(lines: list[dict[str, Any]], most: int = 1000) -> str:
@@ -48,8 +59,7 @@ def measured(name: str, checkpoint: Checkpoint, quick: bool) -> dict[str, float]
     mixture = model.mixture
     assert mixture is not None
     attach_arrays(mixture, "test")
-    targets = Targets.none() if name.endswith("-paper") else None
-    plan = CheckPlan.of(mixture, quick=quick, targets=targets)
+    plan = check_plan(name, mixture, quick)
     report = run_checks(model.log_prob, model.sample_many, mixture, plan=plan)
     print(report)
     return {row.name: row.value for row in report.rows}
@@ -67,11 +77,9 @@ def main() -> None:
     if isinstance(mixture := checkpoint.build().mixture, ncp.tabular.TabularMixture):
         checkpoint = replace(checkpoint, mixture=mixture.with_reference().to_dict())
     quality = measured(name, checkpoint, arguments.quick)
+    info = checkpoint.info | totals(checkpoint.info) | {"name": name, "quality": quality}
     DIRECTORY.mkdir(exist_ok=True)
-    write(
-        DIRECTORY / f"{name}.safetensors",
-        replace(checkpoint, state={}, info=checkpoint.info | {"name": name, "quality": quality}),
-    )
+    write(DIRECTORY / f"{name}.safetensors", replace(checkpoint, state={}, info=info))
     write_atomically(DIRECTORY / f"{name}.log.jsonl", thinned(whole_log(run)).encode())
 
 

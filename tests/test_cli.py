@@ -14,7 +14,8 @@ import pytest
 
 import ncp
 from ncp import cli, pretrained
-from tests.small_models import install
+from ncp.checkpoint import save_model
+from tests.small_models import gaussian, install
 
 HEAVY = ("torch", "matplotlib", "pandas", "sklearn", "numba", "lightning_fabric", "scipy")
 OUTPUTS = {"labels.csv", "samples.npz", "summary.json", "report.html"}
@@ -120,6 +121,93 @@ def test_many_files_with_a_bad_one(
     assert files(Path("all")) == {f"f{i}" for i in range(7) if i != 3}
     printed = capsys.readouterr()
     assert printed.err == "ncp: f3.csv: is empty; a table needs at least one row of numbers\n"
+
+
+def test_summaries_are_remembered_by_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever files are broken, and of those that are kept, too."""
+    monkeypatch.setattr(cli, "TABLE_ROWS", 2)
+    for i in range(5):
+        np.savetxt(tmp_path / f"f{i}.csv", np.random.default_rng(i).normal(size=(8, 2)))
+    (tmp_path / "f0.csv").write_bytes(b"")
+    remembered = []
+    tell = cli._tell
+
+    def look(jobs: list[cli._Job], *rest: object) -> int:
+        remembered.append([bool(job.summary) for job in jobs])
+        return tell(jobs, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cli, "_tell", look)
+    for more in ((), ("--resume",)):
+        done = run("cluster", "f*.csv", *QUICK, "--no-report", "--out", "all", *more)
+        assert done == cli.SOME_FAILED
+        printed = capsys.readouterr().out
+        assert "... and 2 more" in printed
+        assert ("(kept)" in printed) == bool(more)
+    assert remembered == [[False, True, True, False, False]] * 2
+
+
+def test_jobs_without_a_summary_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """As when the results of Dask come in another order."""
+    jobs = [cli._Job(f"{i}.csv", f"name{i}", Path("all") / str(i)) for i in range(3)]
+    jobs[2].summary = {"sizes": [5], "n_points": 5, "n_clusters": 1, "mean_confidence": 1.0}
+    jobs[2].summary["posterior_of_k"] = {"1": 1.0}
+    assert cli._tell(jobs, 1.0, True, False) == 0
+    printed = capsys.readouterr().out
+    assert "name2" in printed
+    assert "... and 2 more" in printed
+
+
+def test_resume_knows_the_weights_and_looks_for_the_files(data: Path) -> None:
+    again = ("cluster", data, *QUICK, "--columns", "a,b", "--no-report", "-q", "--out", "r")
+    mine = ("--model", "mine.safetensors", "--resume")
+
+    def redone() -> bool:
+        before = Path("r/summary.json").stat().st_mtime_ns if Path("r").exists() else 0
+        assert run(*again, *mine) == 0
+        return Path("r/summary.json").stat().st_mtime_ns > before
+
+    save_model("mine.safetensors", gaussian(), step=1)
+    assert redone()
+    assert not redone()
+    save_model("mine.safetensors", gaussian(), step=2)
+    assert redone()
+    for name in ("labels.csv", "samples.npz"):
+        Path("r", name).unlink()
+        assert redone()
+        assert Path("r", name).exists()
+    summary = json.loads(Path("r/summary.json").read_text())
+    assert summary["inputs"]["version"] == ncp.__version__
+
+
+def test_a_file_in_the_place_of_the_folder(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ncp.clustering.cluster_many", lambda *_: pytest.fail("sampled"))
+    Path("afile").write_text("")
+    for out in ("afile", "afile/below"):
+        assert run("cluster", data, "--out", out) == cli.BAD_INPUT
+        assert "afile: is a file" in capsys.readouterr().err
+
+
+def test_the_papers_models_are_measured_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ncp.diagnostics import CheckPlan, CheckReport, Targets
+
+    plans = []
+
+    def checked(*_: object, plan: CheckPlan, **__: object) -> CheckReport:
+        plans.append(plan)
+        return CheckReport((), {})
+
+    monkeypatch.setattr("ncp.diagnostics.run_checks", checked)
+    monkeypatch.setattr("ncp.plots.check_figure", lambda _: None)
+    monkeypatch.setattr(cli, "_save_figure", lambda *_: None)
+    save_model("gaussian-2d-paper.safetensors", gaussian())
+    assert run("check", "gaussian-2d-paper.safetensors", "--quick", "-q") == 0
+    assert run("check", "gaussian-2d", "-q") == 0
+    assert [plan.targets for plan in plans] == [Targets.none(), Targets()]
+    assert plans[0].sbc_datasets < plans[1].sbc_datasets
 
 
 def test_resume_skips_what_is_there(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from ncp import NCP, clustering
 from ncp.clustering import Settings, cluster, cluster_many, prepare
@@ -116,6 +122,134 @@ def test_missing_values(plane: NCP, table: NCP, x: np.ndarray) -> None:
 def test_bad_tables(plane: NCP, bad: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cluster(bad, plane)
+
+
+@pytest.fixture
+def _as_users_run_it() -> Iterator[None]:
+    """Without the checks of types, which only tests have."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_samples", "5"),
+        ("n_samples", True),
+        ("max_points", 20.5),
+        ("max_clusters", 2.5),
+        ("seed", 1.7),
+        ("seed", "7"),
+        ("seed", -1),
+        ("scale", "2"),
+        ("noise_sd", float("nan")),
+    ],
+)
+def test_bad_settings(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"Expected an? (integer|number) {name} >=? [01] but got"):
+        Settings(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("_as_users_run_it")
+def test_numbers_of_numpy_are_welcome(plane: NCP, x: np.ndarray) -> None:
+    how: dict[str, Any] = {"n_samples": np.int32(20), "seed": np.uint8(3), "scale": np.float32(2)}
+    found = cluster(x, plane, reweight=np.False_, **how)
+    assert found.settings == cluster(x, plane, reweight=0, **how).settings
+    assert found.posterior.log_weights is None
+    json.dumps(found.to_dict())
+
+
+def test_unknown_settings_are_refused_with_the_known(x: np.ndarray) -> None:
+    with pytest.raises(TypeError, match=r"Expected settings among n_samples.* but got samples"):
+        cluster(x, samples=5)
+
+
+def test_tensors(plane: NCP, x: np.ndarray) -> None:
+    asked = torch.from_numpy(x).requires_grad_()
+    np.testing.assert_array_equal(cluster(asked, plane, n_samples=20, seed=0).table, x)
+
+
+def test_columns_of_data_frames(plane: NCP) -> None:
+    frame = pd.DataFrame(
+        {
+            "whole": pd.array([1, None, 3, 4], dtype="Int64"),
+            "real": pd.array([1.5, 2.5, None, 4], dtype="Float64"),
+            "yes": [True, False, True, True],
+        }
+    )
+    expected = [[1, 1.5, 1], [np.nan, 2.5, 0], [3, np.nan, 1], [4, 4, 1]]
+    np.testing.assert_array_equal(clustering.as_rows(frame), expected)
+    np.testing.assert_array_equal(clustering.as_rows(frame["whole"]), np.array(expected)[:, :1])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pd.Series(["a", "b"]),
+        pd.Series(pd.to_datetime(["2020-01-01", "2021-01-01"])),
+        pd.Series(pd.to_timedelta([1, 2], unit="D")),
+        pd.Series([1, 2], dtype="category"),
+    ],
+    ids=lambda bad: str(bad.dtype),
+)
+def test_columns_that_are_no_numbers_are_named(plane: NCP, bad: pd.Series) -> None:
+    with pytest.raises(ValueError, match=r"numbers but column 'odd' is of type.*drop or encode"):
+        cluster(pd.DataFrame({"fine": [1.0, 2.0], "odd": bad}), plane)
+
+
+def test_new_rows_by_the_names_of_their_columns(plane: NCP, x: np.ndarray) -> None:
+    frame = pd.DataFrame(x, columns=["a", "b"])
+    found = cluster(frame, plane, n_samples=20, seed=0)
+    expected = found.predict_proba(x[:5])
+    np.testing.assert_array_equal(found.predict_proba(frame[:5]), expected)
+    np.testing.assert_array_equal(found.predict_proba(frame[["b", "a"]][:5]), expected)
+    with pytest.raises(ValueError, match=r"\['b'\] are missing and \['c'\] are unknown"):
+        found.predict_proba(frame.rename(columns={"b": "c"}))
+    unnamed = cluster(x, plane, n_samples=20, seed=0)
+    np.testing.assert_array_equal(unnamed.predict_proba(frame[:5]), expected)
+
+
+def test_new_rows_of_another_shape(plane: NCP, x: np.ndarray) -> None:
+    found = cluster(x, plane, n_samples=20, seed=0)
+    with pytest.raises(ValueError, match="Expected 2 columns for this model but got 3"):
+        found.predict_proba(np.zeros((4, 3)))
+
+
+def test_rows_of_tables_may_have_any_shape(table: NCP, x: np.ndarray) -> None:
+    cube = np.concatenate([x, x + 1], 1).reshape(30, 2, 2)
+    found = cluster(cube, table, n_samples=20, max_points=20, seed=0)
+    assert found.labels.min() == 0
+    flat = cluster(cube.reshape(30, 4), table, n_samples=20, max_points=20, seed=0)
+    np.testing.assert_array_equal(
+        found.predict_proba(cube), flat.predict_proba(cube.reshape(30, 4))
+    )
+
+
+@pytest.mark.parametrize("same", [np.ones((6, 3)), np.array([[1.0, 2.0]])])
+def test_tables_without_information(table: NCP, same: np.ndarray) -> None:
+    prepared = prepare(table, same)
+    assert "No column varies" in prepared.warnings[0]
+    assert "100%" not in " ".join(prepared.notes)
+    with pytest.raises(ValueError, match="every cell is missing"):
+        prepare(table, np.full((6, 3), np.nan))
+
+
+def test_training_data_are_drawn_once_for_many_tables(
+    plane: NCP, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    draw = clustering._training_range
+
+    def counted(model: NCP, size: int) -> clustering.Range:
+        drawn.append(size)
+        return draw(model, size)
+
+    monkeypatch.setattr(clustering, "_training_range", counted)
+    found = cluster_many([x, x[:20], 1000 * x, x[:3], x[:2]], plane, n_samples=20, seed=0)
+    assert drawn == [30, 20, 5]
+    assert "as far as" in found[2].warnings[0]
 
 
 def test_tabular_standardises_by_itself(table: NCP, x: np.ndarray) -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ncp import NCP, NCPClusterer
+from ncp.checkpoint import save_model
 from tests.small_models import gaussian, tabular
 
 CHECKS = """
@@ -113,12 +115,25 @@ def test_pandas_and_pipelines(model: NCP, x: np.ndarray) -> None:
     assert pipeline.predict_proba(frame).shape == (40, clusterer.n_clusters_ + 1)
 
 
-def test_missing_values_are_for_the_tabular_model(model: NCP, x: np.ndarray) -> None:
+def test_missing_values_are_filled_in_or_left_out(
+    model: NCP, x: np.ndarray, tmp_path: Path
+) -> None:
     x[3, 1] = np.nan
-    fitted = NCPClusterer(model, n_samples=20, random_state=0).fit(x)
-    assert fitted.labels_.min() >= 0
+    save_model(tmp_path / "mine.safetensors", model)
+    for tables in (model, tmp_path / "mine.safetensors"):
+        fitted = NCPClusterer(tables, n_samples=20, random_state=0).fit(x)
+        assert fitted.labels_.min() >= 0
+        assert fitted.predict(x).shape == (40,)
+    fitted = NCPClusterer(gaussian(3), n_samples=20, random_state=0).fit(x)
+    assert np.flatnonzero(fitted.labels_ == -1).tolist() == [3]
     with pytest.raises(ValueError, match="NaN"):
-        NCPClusterer(gaussian(3), n_samples=20).fit(x)
+        fitted.predict(x)
+
+
+def test_dates_are_no_numbers(model: NCP) -> None:
+    frame = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=20)})
+    with pytest.raises(ValueError, match="column 'when'"):
+        NCPClusterer(model, n_samples=20).fit(frame)
 
 
 @pytest.mark.parametrize(

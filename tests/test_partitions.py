@@ -1,6 +1,8 @@
 """Partitions: canonical form, counts, orders, enumeration, and the container of samples."""
 
+import os
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from ncp.partitions import (
     n_clusters,
     random_orders,
 )
+from ncp.summary import Estimator
 
 rows = st.lists(st.integers(-5, 5), min_size=1, max_size=12)
 
@@ -224,6 +227,29 @@ def test_partitions_survive_a_file(tmp_path: Path, weighted: bool) -> None:
     assert set(loaded.to_numpy()) == set(partitions.to_numpy())
     for name, array in partitions.to_numpy().items():
         np.testing.assert_array_equal(loaded.to_numpy()[name], array)
+
+
+def test_a_full_disk_leaves_the_old_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "samples.npz"
+    some_partitions().save(path)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        some_partitions(weighted=True).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["samples.npz"]
+
+
+def test_every_point_estimate_has_a_name() -> None:
+    for loss in get_args(Estimator):
+        assert some_partitions().point_estimate(loss).loss == loss
+        assert "3 points" in some_partitions().summary(loss)
 
 
 def test_partitions_refuse_a_foreign_file(tmp_path: Path) -> None:

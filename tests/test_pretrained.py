@@ -1,15 +1,18 @@
 """Models by name: found, refused with what there is, and described by their own files."""
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import ncp
 from ncp import pretrained
+from ncp.checkpoint import read, save_model
 from ncp.likelihoods import GaussianKnownVariance
 from ncp.tabular import TabularMixture
-from tests.small_models import install
+from tests.small_models import gaussian, install
 
 
 @pytest.fixture
@@ -58,6 +61,20 @@ def test_card(weights: Path) -> None:
     assert card.to_dict()["event_shape"] == [2]
     assert pretrained.card("tabular").trained_on == "random tables, 10 to 100 points"
     assert pretrained.card("tabular").quality == "not measured"
+
+
+def test_card_counts_all_stages(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
+    ship: Any = importlib.import_module("ship")
+    first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
+    save_model(first, gaussian(), step=5, seconds=2.5, run={})
+    save_model(second, gaussian(), step=3, seconds=1.0, run={"initial": str(first)})
+    info = read(second).info
+    save_model(second, gaussian(), **info, **ship.totals(info))
+    assert (pretrained.card(first).steps, pretrained.card(first).seconds) == (5, 2.5)
+    assert (pretrained.card(second).steps, pretrained.card(second).seconds) == (8, 3.5)
 
 
 @pytest.mark.parametrize("name", pretrained.names())

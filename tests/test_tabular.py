@@ -71,6 +71,22 @@ class TestTransform:
         np.testing.assert_allclose(fitted.features, TabularTransform()(x), atol=1e-6)
         assert "2 of 5 columns do not vary" in fitted.words
 
+    @pytest.mark.parametrize(
+        ("varying", "said"),
+        [(0, "no principal axis is left."), (1, "1 principal axis holds 100%"), (2, "axes hold")],
+    )
+    def test_axes_are_counted_in_words(
+        self, rng: np.random.Generator, varying: int, said: str
+    ) -> None:
+        x = np.ones((20, 2))
+        x[:, :varying] = rng.normal(size=(20, varying))
+        assert said in TabularTransform().fit(x).words
+
+    def test_further_rows_may_have_any_shape(self, rng: np.random.Generator) -> None:
+        x = rng.normal(size=(20, 6))
+        fitted = TabularTransform().fit(x)
+        np.testing.assert_array_equal(fitted.apply(x.reshape(20, 2, 3)), fitted.apply(x))
+
     def test_missing_values_are_imputed_or_dropped_and_said(self, rng: np.random.Generator) -> None:
         x = rng.normal(size=(40, 3))
         x[3, 1] = np.nan

@@ -1,4 +1,4 @@
-"""NumPy files from strangers: only numbers, and no more memory than a limit.
+"""Files written whole or not at all; NumPy files from strangers: only numbers, and not too many.
 
 A header may promise any shape, and an archive may unpack to any size. So an array is read only if
 the bytes that its header promises are there, and a member of an archive only up to `LARGEST` bytes.
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -22,6 +25,28 @@ LARGEST = 2**31  # bytes of a member or a compressed file, unpacked
 PIECE = 2**20
 FAULTS = (OSError, EOFError, LookupError, RuntimeError, ArithmeticError, MemoryError)
 PARSING = (SyntaxError, TypeError, AttributeError, TokenError, BadZipFile, zlib.error, Warning)
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file whole or not at all."""
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 class Refused(ValueError):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ncp._partitions_files import write_atomically as write_atomically
 from ncp.mixture import Mixture
 from ncp.model import NCP, NCPConfig
 from ncp.tabular import TabularMixture as _  # noqa: F401  so that a header may name it
@@ -125,28 +125,6 @@ def write(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
     tensors = {f"model.{name}": t for name, t in checkpoint.weights.items()} | checkpoint.state
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     write_atomically(path, save(tensors, {"ncp": json.dumps(header)}))
-
-
-def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file whole or not at all."""
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def read(path: str | os.PathLike[str]) -> Checkpoint:

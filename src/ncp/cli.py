@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from ncp._readers import Table
     from ncp.clustering import Clustering
+    from ncp.diagnostics import CheckPlan
+    from ncp.mixture import Mixture
     from ncp.model import NCP
     from ncp.training import RunConfig
 
@@ -244,8 +246,10 @@ def cluster(
 
       [bold]ncp cluster spikes.npy --model gaussian-2d --noise-sd 0.02[/bold]
     """
+    import hashlib
+
     from ncp import _readers, clustering
-    from ncp.pretrained import load
+    from ncp.pretrained import find, load, short_name
 
     sources = _readers.expand(data)
     how = {
@@ -262,17 +266,18 @@ def cluster(
     clustering.Settings(**how)  # type: ignore[arg-type]  # refuse early
     if address is not None and engine is None:
         raise ValueError("Expected --engine dask with an --address")
+    jobs = _jobs(sources, out)
     network = load(model)
     batch = _Batch(
         network,
-        os.path.basename(model).removesuffix(".safetensors"),
+        short_name(model),
+        hashlib.sha256(find(model).read_bytes()).hexdigest(),
         how,
         _list(columns),
         _list(one_hot) or [],
         format.value,
         report,
     )
-    jobs = _jobs(sources, out)
     show = not (quiet or as_json)
     started = time.monotonic()
     where = None if engine is None else engine.value, address
@@ -297,10 +302,14 @@ def _jobs(sources: list[str], out: Path | None) -> list[_Job]:
     base = Path("ncp-output") if out is None else out
     short = names(sources)
     alone = len(sources) == 1 and out is not None
-    return [
+    jobs = [
         _Job(source, name, base if alone else base / name)
         for source, name in zip(sources, short, strict=True)
     ]
+    for path in (*base.parents, base, *(job.directory for job in jobs)):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path}: is a file, but a folder to write to was expected")
+    return jobs
 
 
 class _Batch:
@@ -310,16 +319,20 @@ class _Batch:
         self,
         model: NCP,
         model_name: str,
+        weights: str,
         settings: dict[str, Any],
         columns: list[str] | None,
         one_hot: list[str],
         format: str,
         report: bool,
     ) -> None:
-        self.model, self.model_name, self.settings = model, model_name, settings
+        self.model, self.model_name, self.weights = model, model_name, weights
+        self.settings = settings
         self.columns, self.one_hot = columns, one_hot
         self.format, self.report = format, report
         self.settled = 0
+        self.remembered = 0
+        self.keep: int | None = None
 
     def run(
         self,
@@ -330,9 +343,10 @@ class _Batch:
         address: str | None = None,
         keep: int | None = None,
     ) -> None:
-        """Cluster and write all of them; of those after the first `keep`, forget the summaries."""
+        """Cluster and write all of them; remember the summaries of `keep`, or of all."""
         from ncp.engines import run
 
+        self.keep = keep
         work = partial(
             make_files,
             settings=self.settings,
@@ -348,11 +362,14 @@ class _Batch:
                 job.error = made
             else:
                 write_files(job.directory, made)
-                job.summary = json.loads(made["summary.json"])
-                if keep is not None and number >= keep:
-                    job.summary = {}
+                self._remember(job, json.loads(made["summary.json"]))
             if len(jobs) > 1:
                 progress("files", done + self.settled, len(jobs))
+
+    def _remember(self, job: _Job, summary: dict[str, Any]) -> None:
+        if self.keep is None or self.remembered < self.keep:
+            job.summary = summary
+            self.remembered += 1
 
     def _blocks(self, jobs: list[_Job], resume: bool) -> Iterator[list[tuple[int, _Item]]]:
         """What there is to do, read when it is needed; counts what needs nothing."""
@@ -381,22 +398,30 @@ class _Batch:
             job.error = str(error)
             return None
         if resume and (found := self._finished(job, table)) is not None:
-            job.summary, job.skipped = found, True
+            self._remember(job, found)
+            job.skipped = True
             return None
         return table
 
     def _inputs(self, table: Table) -> dict[str, Any]:
         """All that determines a result."""
+        from ncp import __version__
+
+        model = {"model": self.model_name, "weights": self.weights, "version": __version__}
         chosen = {"columns": self.columns, "one_hot": self.one_hot, "format": self.format}
-        return {"sha256": table.digest, "model": self.model_name, **self.settings, **chosen}
+        return {"sha256": table.digest, **model, **self.settings, **chosen}
 
     def _finished(self, job: _Job, table: Table) -> dict[str, Any] | None:
         try:
             found = json.loads((job.directory / "summary.json").read_text())
         except (OSError, ValueError):
             return None
-        same = isinstance(found, dict) and found.get("inputs") == self._inputs(table)
-        return found if same and not (self.report and not found.get("report")) else None
+        if not isinstance(found, dict) or found.get("inputs") != self._inputs(table):
+            return None
+        if self.report and not found.get("report"):  # one that is there is of an older result
+            return None
+        names = [f"labels.{self.format}", "samples.npz", *(["report.html"] if self.report else [])]
+        return found if all((job.directory / name).is_file() for name in names) else None
 
 
 class _Item(NamedTuple):
@@ -583,7 +608,8 @@ def _print_table(jobs: list[_Job], seconds: float) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("data", "rows", "clusters", "probability", "sizes", "confidence"):
         table.add_column(name, justify="left" if name in ("data", "sizes") else "right")
-    for job in jobs[:TABLE_ROWS]:
+    rows = [job for job in jobs if job.summary][:TABLE_ROWS]
+    for job in rows:
         s = job.summary
         sizes = sorted(s["sizes"], reverse=True)
         shown = " ".join(str(n) for n in sizes[:8]) + (" ..." if len(sizes) > 8 else "")
@@ -596,8 +622,8 @@ def _print_table(jobs: list[_Job], seconds: float) -> None:
             f"{s['mean_confidence']:.0%}",
         )
     console.print(table)
-    if len(jobs) > TABLE_ROWS:
-        console.print(f"... and {len(jobs) - TABLE_ROWS} more")
+    if len(jobs) > len(rows):
+        console.print(f"... and {len(jobs) - len(rows)} more")
     where = jobs[0].directory if len(jobs) == 1 else jobs[0].directory.parent
     what = where / "report.html" if len(jobs) == 1 and jobs[0].summary.get("report") else where
     console.print(f"Written to {escape(str(what))} in {seconds:.1f} s", soft_wrap=True)
@@ -657,7 +683,6 @@ def train(
 
     [bold]ncp train --resume runs/gaussian-2d[/bold]
     """
-    import ncp.tabular  # noqa: F401  so that a config can name its mixture
     from ncp.training import launch
 
     run, directory = _run_config(config, resume, out)
@@ -775,9 +800,10 @@ def check(
     from ncp.checkpoint import write_atomically
     from ncp.diagnostics import run_checks
     from ncp.plots import check_figure
-    from ncp.pretrained import load
+    from ncp.pretrained import load, short_name
 
     network = load(model)
+    name = short_name(model)
     if network.mixture is None:
         raise ValueError(f"{model}: carries no mixture to draw data from")
     attach_arrays(network.mixture, "test")
@@ -787,11 +813,10 @@ def check(
             network.log_prob,
             network.sample_many,
             network.mixture,
-            quick=quick,
+            plan=check_plan(name, network.mixture, quick),
             seed=seed,
             progress=progress,
         )
-    name = os.path.basename(model).removesuffix(".safetensors")
     directory = Path(f"check-{name}") if out is None else out
     directory.mkdir(parents=True, exist_ok=True)
     table = json.dumps({"model": name, "passed": found.passed, "rows": found.to_dicts()}, indent=2)
@@ -806,6 +831,14 @@ def check(
         _say(f"{name}: failed {', '.join(found.failed)}")
         return CHECK_FAILED
     return 0
+
+
+def check_plan(name: str, mixture: Mixture, quick: bool) -> CheckPlan:
+    """How a model is checked. The paper's own architectures are measured, not judged."""
+    from ncp.diagnostics import CheckPlan, Targets
+
+    targets = Targets.none() if name.endswith("-paper") else None
+    return CheckPlan.of(mixture, quick=quick, targets=targets)
 
 
 @commands.command()

@@ -18,9 +18,11 @@ their uncertainty. Rows are worked through in blocks: memory grows with N, not w
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -29,7 +31,7 @@ from jaxtyping import Float64, Int, Int64
 from ncp.importance import resample_counts
 from ncp.model import NCP
 from ncp.partitions import Partitions, in_words, percent, tail_in_words
-from ncp.pretrained import DEFAULT, load
+from ncp.pretrained import DEFAULT, load, short_name
 from ncp.sampling import assign_each, sample_many
 from ncp.summary import Estimator, Summary, summarise
 from ncp.tabular import FittedTransform, TabularMixture
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Progress = Callable[[str, int, int], None]
+Range = tuple[float, float]
 
 LARGEST_VALUE = 1e50  # powers and sums of which do not overflow
 SMALLEST_LIMIT = 1000  # rows that are always clustered at once
@@ -88,14 +91,22 @@ class Settings:
             raise ValueError(f"Expected estimate among {ESTIMATES} but got {self.estimate!r}")
         if self.reweight not in (True, False, "auto"):
             raise ValueError(f"Expected reweight True, False or 'auto' but got {self.reweight!r}")
-        for name in ("n_samples", "max_clusters", "max_points"):
+        if not isinstance(self.reweight, str):
+            object.__setattr__(self, "reweight", bool(self.reweight))
+        for name, least in (("n_samples", 1), ("max_clusters", 1), ("max_points", 1), ("seed", 0)):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value < 1):
-                raise ValueError(f"Expected {name} >= 1 but got {value!r}")
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise ValueError(f"Expected an integer {name} >= {least} but got {value!r}")
+            object.__setattr__(self, name, int(value))
         for name in ("scale", "noise_sd"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise ValueError(f"Expected {name} > 0 but got {value!r}")
+            if value is None:
+                continue
+            if not isinstance(value, Real) or not 0 < float(value) < np.inf:
+                raise ValueError(f"Expected a number {name} > 0 but got {value!r}")
+            object.__setattr__(self, name, float(value))
         if self.scale is not None and self.noise_sd is not None:
             raise ValueError("Expected scale or noise_sd but got both")
 
@@ -144,6 +155,7 @@ class Prepared:
     """Rows in a model's units.
 
     Attributes:
+        table: The table as floats, `(N, P)` or `(N, *event_shape)`.
         features: What the network sees, `(n, *event_shape)`.
         index: Which rows of the table they are, `(n,)`.
         usable: Which rows of the table have all the values they need, `(N,)`.
@@ -152,6 +164,7 @@ class Prepared:
         warnings: What looks unlike the data the model was trained on, and what to do about it.
     """
 
+    table: np.ndarray
     features: np.ndarray
     index: Int64[np.ndarray, " n"]
     usable: np.ndarray
@@ -167,6 +180,11 @@ class Prepared:
 
 def as_rows(x: Any) -> np.ndarray:
     """A table of floats, rows first, with NaN for missing; a vector is one column."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(x, pandas.DataFrame | pandas.Series):
+        x = _frame_rows(x if isinstance(x, pandas.DataFrame) else x.to_frame())
+    elif hasattr(x, "detach"):  # a tensor
+        x = x.detach().cpu()
     try:
         if np.asarray(x).dtype.kind in "cmM":
             raise ValueError(f"dtype {np.asarray(x).dtype}")
@@ -183,13 +201,33 @@ def as_rows(x: Any) -> np.ndarray:
     return rows
 
 
-def prepare(model: NCP, x: Any, settings: Settings | None = None) -> Prepared:
+def _frame_rows(frame: DataFrame) -> Float64[np.ndarray, "N P"]:
+    """The columns of a data frame, each in its own way, as some have a type of their own."""
+    rows = np.empty(frame.shape)
+    for i, name in enumerate(frame.columns):
+        column = frame.iloc[:, i]
+        try:
+            if column.dtype.kind in "cmM" or str(column.dtype) == "category":
+                raise TypeError
+            rows[:, i] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"Expected a table of numbers but column {name!r} is of type {column.dtype}; "
+                "drop or encode it"
+            ) from None
+    return rows
+
+
+def prepare(
+    model: NCP, x: Any, settings: Settings | None = None, ranges: dict[int, Range] | None = None
+) -> Prepared:
     """Bring a table to the model's units, or a random subset of it if it is large.
 
     Arguments:
         model: A trained network.
         x: The table, `(N, P)` (or `(N, *event_shape)`), NaN for missing.
         settings: `max_points`, `scale`, `noise_sd` and `seed` matter here.
+        ranges: Remembers, from table to table, what the model's training data look like.
     """
     settings = settings or Settings()
     rows = as_rows(x)
@@ -217,12 +255,13 @@ def prepare(model: NCP, x: Any, settings: Settings | None = None) -> Prepared:
         return _prepare_table(model, rows, index, usable, notes, settings)
     units, said = _units(model, rows[index], settings)
     features = units.apply(rows[index])
-    return Prepared(features, index, usable, units, (*notes, *said), _warnings(model, features))
+    warnings = _warnings(model, features, {} if ranges is None else ranges)
+    return Prepared(rows, features, index, usable, units, (*notes, *said), warnings)
 
 
 def _prepare_table(
     model: NCP,
-    rows: np.ndarray,
+    table: np.ndarray,
     index: np.ndarray,
     usable: np.ndarray,
     notes: list[str],
@@ -233,18 +272,24 @@ def _prepare_table(
         raise ValueError(
             "Expected no scale or noise_sd, since the tabular model standardises columns itself"
         )
-    rows = rows.reshape(len(rows), -1)
+    rows = table.reshape(len(table), -1)
+    if np.isnan(rows).all():
+        raise ValueError("Expected a table with values but every cell is missing")
     fitted: FittedTransform = model.mixture.transform.fit(rows[index])
     if not fitted.rows.all():
         usable = usable & ~np.isnan(rows).any(1)
     index = index[fitted.rows]
     warnings = []
-    if len(index) >= 3:
+    if fitted.axes.shape[1] == 0:
+        warnings.append("No column varies, so there is nothing to tell rows apart by.")
+    elif len(index) >= 3:
         odd = model.mixture.unusualness(fitted)
         notes.append(odd.words) if odd.p_value > 0.05 else warnings.append(odd.words)
     words = fitted.words[:1].upper() + fitted.words[1:]
     warnings += _size_warning(model, len(index))
-    return Prepared(fitted.features, index, usable, fitted, (*notes, words), tuple(warnings))
+    notes = [*notes, words]
+    features = fitted.features
+    return Prepared(table, features, index, usable, fitted, tuple(notes), tuple(warnings))
 
 
 def _check_shape(model: NCP, rows: np.ndarray) -> None:
@@ -297,20 +342,24 @@ def _size_warning(model: NCP, n: int) -> list[str]:
     ]
 
 
-def _warnings(model: NCP, features: np.ndarray) -> tuple[str, ...]:
+def _warnings(model: NCP, features: np.ndarray, ranges: dict[int, Range]) -> tuple[str, ...]:
     """How the data compare with data sets drawn from the mixture the model was trained on."""
     said = _size_warning(model, len(features))
     if model.mixture is None:
         return tuple(said)
     if len(model.config.event_shape) > 1:
-        low, high = float(features.min()), float(features.max())
-        if low < 0.0 or high > 1.0:
-            said.append(f"Pixels range from {low:.3g} to {high:.3g}; the model expects 0 to 1.")
+        least, most = float(features.min()), float(features.max())
+        if least < 0.0 or most > 1.0:
+            said.append(f"Pixels range from {least:.3g} to {most:.3g}; the model expects 0 to 1.")
         return tuple(said)
+    low, high = model.mixture.sizes
+    size = min(max(len(features), low), high)
     try:
-        reach, spread = _training_range(model, len(features))
+        if size not in ranges:
+            ranges[size] = _training_range(model, size)
     except ValueError:  # a mixture that cannot be sampled here
         return tuple(said)
+    reach, spread = ranges[size]
     location = model.location.double().cpu().numpy()
     far = float(np.abs(features - location).max())
     sd = float(features.std(0).max())
@@ -328,13 +377,12 @@ def _warnings(model: NCP, features: np.ndarray) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _training_range(model: NCP, n: int) -> tuple[float, float]:
+def _training_range(model: NCP, size: int) -> Range:
     """Reach that 99.9% of training data sets stay in, and spread that 99.9% of them exceed."""
     import torch
 
     mixture = model.mixture
     assert mixture is not None
-    size = min(max(n, mixture.sizes[0]), mixture.sizes[1])
     x = mixture.sample(1000, size, generator=torch.Generator().manual_seed(0)).x.double()
     reach = (x - model.location.double().cpu()).abs().flatten(1).amax(1)
     spread = x.std(1, correction=0).flatten(1).amax(1)
@@ -404,8 +452,15 @@ class Clustering:
         return len(self.index) < int((self.labels >= 0).sum())
 
     def predict_proba(self, x: Any) -> Float64[np.ndarray, "M K1"]:
-        """Probabilities of new rows joining each cluster; the last column is "a new cluster"."""
+        """Probabilities of new rows joining each cluster; the last column is "a new cluster".
+
+        The columns of a data frame are found by their names, if those of the table have any.
+        """
         rows = as_rows(x)
+        if hasattr(x, "columns") and self.columns != _column_names(None, self.table):
+            rows = rows[:, _order(_column_names(x, rows), self.columns)]
+        if not isinstance(self.model.mixture, TabularMixture):
+            _check_shape(self.model, rows)
         parts = [
             self.scorer.joint(self.model, rows[i : i + ASSIGN_ROWS])
             for i in range(0, len(rows), ASSIGN_ROWS)
@@ -595,13 +650,18 @@ def cluster_many(
     **settings: Any,
 ) -> list[Clustering]:
     """Cluster many tables at once; see `cluster`."""
+    known = [one.name for one in fields(Settings)]
+    if unknown := sorted(settings.keys() - set(known)):
+        raise TypeError(f"Expected settings among {', '.join(known)} but got {', '.join(unknown)}")
+    asked = Settings(**settings)
     network = model if isinstance(model, NCP) else load(model)
-    how = Settings(**settings).for_model(network)
+    how = asked.for_model(network)
     assert how.n_samples is not None
     assert how.orders is not None
-    name = "a model of your own" if isinstance(model, NCP) else _short(model)
+    name = "a model of your own" if isinstance(model, NCP) else short_name(model)
     started = time.monotonic()
-    prepared = [prepare(network, x, how) for x in xs]
+    ranges: dict[int, Range] = {}
+    prepared = [prepare(network, x, how, ranges) for x in xs]
     tell = None if progress is None else _sampling_progress(progress)
     posteriors: list[Partitions] = [None] * len(xs)  # type: ignore[list-item]
     for is_large, n_samples in ((False, how.n_samples), (True, min(how.n_samples, ENOUGH))):
@@ -622,13 +682,9 @@ def cluster_many(
             posteriors[i] = posterior
     each = (time.monotonic() - started) / max(1, len(xs))
     return [
-        _answer(x, network, name, how, p, posterior, each, progress)
+        _answer(_column_names(x, p.table), network, name, how, p, posterior, each, progress)
         for x, p, posterior in zip(xs, prepared, posteriors, strict=True)
     ]
-
-
-def _short(model: str | os.PathLike[str]) -> str:
-    return os.path.basename(os.fspath(model)).removesuffix(".safetensors")
 
 
 def _sampling_progress(progress: Progress) -> Callable[[int, int], None]:
@@ -636,7 +692,7 @@ def _sampling_progress(progress: Progress) -> Callable[[int, int], None]:
 
 
 def _answer(
-    x: Any,
+    columns: tuple[str, ...],
     model: NCP,
     name: str,
     settings: Settings,
@@ -646,7 +702,7 @@ def _answer(
     progress: Progress | None,
 ) -> Clustering:
     started = time.monotonic()
-    table = as_rows(x)
+    table = prepared.table
     posterior = weigh(posterior, model, settings.reweight)
     n = posterior.n_points
     summary = summarise(
@@ -680,7 +736,7 @@ def _answer(
         samples = everything
     return Clustering(
         table=table,
-        columns=_column_names(x, table),
+        columns=columns,
         labels=labels,
         confidence=confidence,
         posterior=posterior,
@@ -700,7 +756,7 @@ def _answer(
 def weigh(posterior: Partitions, model: NCP, reweight: bool | str) -> Partitions:
     """Importance weights where they are wanted, exist and (for "auto") are to be trusted."""
     possible = model.mixture is not None and model.mixture.is_conjugate
-    if reweight is False or (reweight == "auto" and not possible):
+    if not reweight or (reweight == "auto" and not possible):
         return posterior
     if not possible or model.mixture is None:
         raise ValueError("Expected a model with a joint density to reweight for but it has none")
@@ -749,3 +805,17 @@ def _column_names(x: Any, table: np.ndarray) -> tuple[str, ...]:
         return tuple(str(name) for name in names)
     width = int(np.prod(table.shape[1:]))
     return tuple(f"column {i + 1}" for i in range(width))
+
+
+def _order(names: tuple[str, ...], wanted: tuple[str, ...]) -> list[int]:
+    """Where the wanted columns are among the names."""
+    if names == wanted:
+        return list(range(len(names)))
+    if sorted(names) != sorted(wanted) or len(set(names)) < len(names):
+        differ = [name for name in names if name not in wanted]
+        missing = [name for name in wanted if name not in names]
+        raise ValueError(
+            f"Expected the columns of the clustered table, each once, but {missing[:5]} are "
+            f"missing and {differ[:5]} are unknown"
+        )
+    return [names.index(name) for name in wanted]

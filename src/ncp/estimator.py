@@ -14,8 +14,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ncp.clustering import Clustering, cluster
-from ncp.model import NCP
+from ncp.clustering import Clustering, as_rows, cluster
 from ncp.partitions import Partitions
 from ncp.pretrained import DEFAULT
 from ncp.tabular import TabularMixture
@@ -105,10 +104,11 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            The data; NaN where the tabular model may fill in.
+            The data. NaN for missing values: the tabular model fills them in, the others leave
+            such rows out.
         y : ignored
         """
-        data = validate_data(self, X, dtype=np.float64, ensure_all_finite=self._finite())
+        data = self._validate(X, "allow-nan")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         found = cluster(
             data,
@@ -165,21 +165,17 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         ndarray of shape (n_samples, n_clusters_ + 1); the last column is "a new cluster".
         """
         check_is_fitted(self)
-        data = validate_data(
-            self, X, dtype=np.float64, ensure_all_finite=self._finite(), reset=False
-        )
+        fills_in = isinstance(self.clustering_.model.mixture, TabularMixture)
+        data = self._validate(X, "allow-nan" if fills_in else True, reset=False)
         return self.clustering_.predict_proba(data)
 
-    def _finite(self) -> bool | str:
-        return "allow-nan" if self._allows_nan() else True
-
-    def _allows_nan(self) -> bool:
-        """The tabular model fills in missing values; the others have no use for them."""
-        if isinstance(self.model, NCP):
-            return isinstance(self.model.mixture, TabularMixture)
-        return bool(self.model == DEFAULT)
+    def _validate(self, X: Any, finite: bool | str, reset: bool = True) -> np.ndarray:
+        if hasattr(X, "dtypes"):
+            as_rows(X)  # refuses dates and categories, which scikit-learn takes for numbers
+        data = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=reset)
+        return np.asarray(data)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self._allows_nan()
+        tags.input_tags.allow_nan = True
         return tags

@@ -95,30 +95,26 @@ def probes(
     An exact target is exact whatever the points are. So the data sets of a batch can be changed at
     will, into those that a network would rarely see and is wrong about, as long as nothing but
     the positions with exact targets is scored. Clusters are moved together by a factor between 1
-    and 10. Of the last r points (three at most) about a third go to lines through two others,
-    between them or up to twice as far aside, and a third up to six times as far from the middle of
-    their cluster as they were, where it begins to be a new one. It takes a conjugate mixture of
-    vectors, whose targets need no parameters.
+    and 10, and of the last r points (three at most) about half go to lines through two others,
+    between them or up to twice as far aside. It takes a conjugate mixture of vectors, whose
+    targets need no parameters.
     """
     n_datasets, n = batch.labels.shape
     draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(batch.x)
     order = draws[:, :n].argsort(1)
     member = torch.nn.functional.one_hot(batch.labels).to(batch.x)
-    means = member @ ((member.mT @ batch.x) / member.sum(1).clamp(min=1)[..., None])
-    x = batch.x + (1 - 10.0 ** -draws[:, n:, None]) * (batch.x.mean(1, keepdim=True) - means)
+    means = (member.mT @ batch.x) / member.sum(1).clamp(min=1)[..., None]
+    towards = batch.x.mean(1, keepdim=True) - member @ means
+    x = batch.x + (1 - 10.0 ** -draws[:, n:, None]) * towards
 
-    place = order[..., None].expand_as(x)
-    along, spread = x.gather(1, place), (batch.x - means).gather(1, place)
+    along = x.gather(1, order[..., None].expand_as(x))
     m = min(r, PROBED)
     u, chance = torch.rand(2, n_datasets, m, 1, generator=generator, dtype=torch.float64).to(x)
     start = torch.arange(m)
     first, second = along[:, start % (n - m)], along[:, (start + 1) % (n - m)]
-    last = along[:, n - m :]
     aside = first + (5 * u - 2) * (second - first)
-    away = last + 5 * u * spread[:, n - m :]
-    moved = torch.where(chance < 1 / 3, aside, torch.where(chance < 2 / 3, away, last))
-    along = torch.cat([along[:, : n - m], moved], 1)
-    x = x.scatter(1, place, along)
+    along[:, n - m :] = torch.where(chance < 0.5, aside, along[:, n - m :])
+    x = x.scatter(1, order[..., None].expand_as(x), along)
 
     orders = order[:, None]
     targets = tail_targets(batch._replace(x=x), orders, mixture, r, exact_only=True)

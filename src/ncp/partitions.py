@@ -13,6 +13,7 @@ and accept any number of axes before it.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -23,6 +24,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+
+from ncp._partitions_files import write_atomically
 
 if TYPE_CHECKING:
     from arviz import InferenceData
@@ -357,10 +360,11 @@ class Partitions:
         return fields
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write to a compressed ``.npz`` file at exactly this path."""
-        with open(path, "wb") as file:
-            # mypy takes the unpacked arrays for the allow_pickle flag
-            np.savez_compressed(file, **self.to_numpy())  # type: ignore[arg-type]
+        """Write to a compressed ``.npz`` file at exactly this path, whole or not at all."""
+        buffer = io.BytesIO()
+        # mypy takes the unpacked arrays for the allow_pickle flag
+        np.savez_compressed(buffer, **self.to_numpy())  # type: ignore[arg-type]
+        write_atomically(path, buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Partitions:
@@ -409,14 +413,14 @@ class Partitions:
         return similarity(self.labels, self.weights)
 
     def point_estimate(
-        self, loss: Literal["vi", "binder", "map"] = "vi", max_clusters: int | None = None
+        self, loss: Literal["vi", "binder", "pear", "map"] = "vi", max_clusters: int | None = None
     ) -> PointEstimate:
         """The partition that stands for the samples; see `ncp.summary.point_estimate`."""
         from ncp.summary import point_estimate
 
         return point_estimate(self.labels, self.weights, loss, max_clusters=max_clusters)
 
-    def summary(self, loss: Literal["vi", "binder", "map"] = "vi") -> str:
+    def summary(self, loss: Literal["vi", "binder", "pear", "map"] = "vi") -> str:
         """What the samples say, in words: K, cluster sizes, confidence and trust in the weights."""
         from ncp.summary import summarise
 

@@ -39,8 +39,17 @@ def names() -> list[str]:
     >>> names() == sorted(names(), key=lambda name: (name != DEFAULT, name))
     True
     """
-    found = [path.name.removesuffix(SUFFIX) for path in DIRECTORY.glob(f"*{SUFFIX}")]
+    found = [short_name(path) for path in DIRECTORY.glob(f"*{SUFFIX}")]
     return sorted(found, key=lambda name: (name != DEFAULT, name))
+
+
+def short_name(name_or_path: str | os.PathLike[str]) -> str:
+    """A model's name, or the stem of its file.
+
+    >>> short_name("runs/mine/mine.safetensors")
+    'mine'
+    """
+    return Path(name_or_path).name.removesuffix(SUFFIX)
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
@@ -73,8 +82,6 @@ def load(name_or_path: str | os.PathLike[str], device: str | torch.device = "cpu
         name_or_path: One of `names()`, or the path of a checkpoint.
         device: Where to put it.
     """
-    import ncp.tabular  # noqa: F401  so that a spec can name its mixture
-
     return load_model(find(name_or_path), device)
 
 
@@ -88,7 +95,7 @@ class Card:
         trained_on: The generative model of its training data, in words.
         sizes: The smallest and largest number of points it was trained on.
         event_shape: The shape of one point.
-        steps, seconds: How long it was trained.
+        steps, seconds: How long it was trained, with the stages before its last if known.
         metrics: What was measured on held-out data.
         info: The rest of the file's header.
     """
@@ -128,7 +135,7 @@ def card(name_or_path: str | os.PathLike[str]) -> Card:
     path = find(name_or_path)
     found = read(path)
     info = found.info
-    name = path.name.removesuffix(SUFFIX)
+    name = short_name(path)
     spec = found.mixture or {}
     sizes = spec.get("sizes")
     quality = info.get("quality") or info.get("metrics") or {}
@@ -138,8 +145,8 @@ def card(name_or_path: str | os.PathLike[str]) -> Card:
         trained_on=trained_on(found.mixture),
         sizes=None if sizes is None else (int(sizes[0]), int(sizes[1])),
         event_shape=found.config.event_shape,
-        steps=int(info.get("step", 0)),
-        seconds=float(info.get("seconds", 0.0)),
+        steps=int(info.get("total_steps", info.get("step", 0))),
+        seconds=float(info.get("total_seconds", info.get("seconds", 0.0))),
         metrics={k: float(v) for k, v in quality.items() if isinstance(v, int | float)},
         info=info,
     )

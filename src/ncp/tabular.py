@@ -203,7 +203,8 @@ class FittedTransform:
 
     def apply(self, x: Any) -> NDArray[np.float32]:
         """Features (M, F) of further rows (M, P), seen from the fitted table."""
-        x = _as_table(x)
+        x = np.asarray(x)
+        x = _as_table(x.reshape(len(x), -1) if x.ndim > 2 else x)
         if x.shape[1] != self.n_columns:
             raise ValueError(f"Expected {self.n_columns} columns but got {x.shape[1]}")
         x = np.where(np.isnan(x), self.fill, x)[:, self.columns]
@@ -240,7 +241,9 @@ class FittedTransform:
         if constant:
             said.append(f"{constant} of {self.n_columns} columns do not vary and were left out")
         d = self.axes.shape[1]
-        said.append(f"{d} principal axes hold {100 * self.context[1]:.0f}% of the variance")
+        axes = "1 principal axis holds" if d == 1 else f"{d} principal axes hold"
+        held = f"{axes} {100 * self.context[1]:.0f}% of the variance"
+        said.append(held if d else "no principal axis is left")
         return "; ".join(said) + "."
 
 
