@@ -275,13 +275,15 @@ def test_pear_maximises_the_expected_rand_index(seed: int) -> None:
     assert point_estimate(rows, w, "pear", max_clusters=2).n_clusters <= 2
 
 
-@pytest.mark.parametrize(("share", "n_clusters"), [(0.6, 1), (0.4, 2)])
-def test_pear_can_say_one_cluster(share: float, n_clusters: int) -> None:
-    """One cluster has index 1 with itself and 0 with all else: it wins if it is more likely."""
-    halves = np.arange(20) // 10
-    estimate = point_estimate([np.zeros(20, int), halves], [share, 1 - share], "pear")
-    assert estimate.n_clusters == n_clusters
-    assert estimate.expected_loss == pytest.approx(1 - max(share, 1 - share))
+def test_pear_says_one_cluster_if_that_is_more_probable_than_not() -> None:
+    halves, quarters, one = np.arange(20) // 10, np.arange(20) // 5, np.zeros(20, int)
+    for share, n_clusters in ((0.55, 1), (0.45, 2)):  # at 0.45 one cluster has the highest index
+        w = [share, 0.6 * (1 - share), 0.4 * (1 - share)]
+        estimate = point_estimate([one, halves, quarters], w, "pear")
+        assert estimate.n_clusters == n_clusters
+        index = agreement([one, halves, quarters], estimate.labels).ari @ w
+        assert estimate.expected_loss == pytest.approx(1 - index)
+    assert point_estimate([halves, quarters], loss="pear", max_clusters=1).n_clusters == 1
 
 
 def test_pear_gives_up_fragments_it_is_unsure_of() -> None:

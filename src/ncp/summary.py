@@ -433,8 +433,8 @@ def point_estimate(
 
     "pear" maximises the posterior expected adjusted Rand index (Fritsch and Ickstadt, 2009) over
     the draws and the cuts of the average-linkage tree of the similarity matrix. It keeps apart what
-    the draws agree on where they are unsure of all else; "vi" would then merge everything. The
-    index hardly sees small clusters, so those that the draws are less than 80% sure of are then
+    the draws agree on where they are unsure of all else; "vi" would then merge everything. One
+    cluster is the answer if it has more than half of the probability. The index hardly sees small clusters, so those that the draws are less than 80% sure of are then
     given up one by one, while all of it costs no more than 0.005.
 
     One run starts at the best of the draws, one (up to 500 points) at the best cut of the
@@ -485,10 +485,13 @@ def _best_by_rand_index(rows: Labels, w: Weights, max_clusters: int | None) -> P
     n_rows, n_points = rows.shape
     limit = min(max_clusters or n_points, n_points)
     draws = rows[rows.max(axis=1) < limit]  # sorted by weight: try the heaviest
-    candidates = [np.zeros_like(rows[:1]), draws[: max(1, PAIRWISE_WORK // (n_rows * n_points))]]
+    tried = draws[: max(1, PAIRWISE_WORK // (n_rows * n_points))]
     if n_points <= LINKAGE_POINTS:
-        candidates.append(_cuts(similarity(rows, w), min(limit, 2 * int(rows.max()) + 4)))
-    tried = np.concatenate(candidates)
+        cuts = _cuts(similarity(rows, w), min(limit, 2 * int(rows.max()) + 4))
+        tried = np.concatenate([tried, cuts])
+    tried = tried[tried.max(axis=1) > 0]
+    if len(tried) == 0 or w[rows.max(axis=1) == 0].sum() > 0.5:
+        tried = np.zeros_like(rows[:1])  # nothing to tell apart: said if more probable than not
     scores = _expected_rand_indices(tried, rows, w)
     best = int(scores.argmax())
     row, score = _without_fragments(tried[best], float(scores[best]), rows, w)
@@ -521,7 +524,7 @@ def _without_fragments(
 ) -> tuple[Int64[np.ndarray, " points"], float]:
     """Give up clusters that nothing speaks for: their points go where they belong next."""
     least = score - NEGLIGIBLE
-    while row.max() > 0:
+    while row.max() > 1:
         belongs = assignment(row, rows, w)
         own = belongs[np.arange(len(row)), row]
         unsure = np.flatnonzero(np.bincount(row, own) < SURE * np.bincount(row))
