@@ -131,6 +131,52 @@ def test_no_pickle_and_no_eval(path: Path) -> None:
         assert not {"eval", "exec", "__import__"} & set(names)
 
 
+FORBIDDEN = {"load": "torch", "read_pickle": None, "system": "os", "popen": "os"}  # None: anyone's
+
+
+def dangers(tree: ast.AST) -> list[str]:
+    """Uses of torch.load, read_pickle, os.system, os.popen and shell=True, by any name."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in FORBIDDEN:
+            of = ast.unparse(node.value)
+            if FORBIDDEN[node.attr] in (None, of):
+                found.append(f"{of}.{node.attr}")
+        elif isinstance(node, ast.ImportFrom):
+            found += [
+                a.name for a in node.names if FORBIDDEN.get(a.name, "") in (None, node.module)
+            ]
+        elif isinstance(node, ast.keyword) and node.arg == "shell":
+            safe = isinstance(node.value, ast.Constant) and not node.value.value
+            found += [] if safe else ["shell="]
+    return found
+
+
+@each_file
+def test_nothing_unpickles_or_calls_a_shell(path: Path) -> None:
+    assert dangers(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "n"),
+    [
+        ("torch.load(f)", 1),
+        ("from torch import load", 1),
+        ("from os import system as s", 1),
+        ("os.system('ls')", 1),
+        ("os.popen('ls')", 1),
+        ("pd.read_pickle(f)", 1),
+        ("from pandas import read_pickle", 1),
+        ("subprocess.run('ls', shell=True)", 1),
+        ("subprocess.run('ls', shell=yes)", 1),
+        ("subprocess.run(['ls'], shell=False)", 0),
+        ("np.load(f, allow_pickle=False); from ncp.pretrained import load; json.load(f)", 0),
+    ],
+)
+def test_dangers_are_seen(source: str, n: int) -> None:
+    assert len(dangers(ast.parse(source))) == n
+
+
 @each_file
 def test_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

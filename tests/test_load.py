@@ -1,9 +1,11 @@
-"""`ncp cluster` over many files: killed, resumed, on Dask, by the thousand."""
+"""`ncp cluster` over many files: killed, resumed, on Dask, by the thousand; and large tables."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncp import _partitions_files, _readers, cli
+from ncp import _partitions_files, _readers, cli, datasets, diagnostics
 from ncp.checkpoint import save_model
+from ncp.clustering import cluster
 from tests.small_models import gaussian
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -152,6 +155,91 @@ def test_ten_thousand_data_sets_in_one_call(tmp_path: Path, model: Path) -> None
         arguments = ["cluster", str(path), "--model", str(model), "--out", str(alone)]
         assert cli.app([*arguments, *QUICK, "--quiet"]) == 0
         assert (alone / "labels.csv").read_bytes() == (out / path.stem / "labels.csv").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "n_columns"), [(20_000, 3), (100_000, 5)])
+def test_large_tables(n: int, n_columns: int, seed: int) -> None:
+    """A part is clustered, and says so; every row gets a label."""
+    rng = np.random.default_rng(seed)
+    centres = 6 * rng.normal(size=(4, n_columns))
+    x = centres[rng.integers(0, 4, n)] + rng.normal(size=(n, n_columns))
+    started = time.perf_counter()
+    found = cluster(x, seed=0)
+    print(f"{n:,} rows x {n_columns} columns: {time.perf_counter() - started:.1f} s")
+    assert found.labels.shape == (n,)
+    assert (found.labels >= 0).all()
+    assert np.isfinite(found.confidence).all()
+    assert any(f"of {n} rows were clustered" in note for note in found.notes)
+
+
+# -- the terminal ----------------------------------------------------------------------------------
+
+
+def test_progress_shows_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    with cli._progress(True) as tell:
+        for done in range(4):
+            tell("sampling", done, 3600)
+            time.sleep(0.15)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    assert "sampling" in shown
+    assert re.search(r"\d:\d\d:\d\d", shown)
+    with cli._progress(False) as tell:
+        tell("sampling", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_check_through_the_command_line(
+    passed: bool,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The checks themselves are tested elsewhere; an untrained network passes none."""
+    row = diagnostics.CheckRow("KL", 0.004, "<= 0.01", passed, "distance")
+    found = diagnostics.CheckReport((row,))
+    monkeypatch.setattr(diagnostics, "run_checks", lambda *_, **__: found)
+    monkeypatch.setattr("ncp.plots.check_figure", lambda report: some_figure())
+    out = tmp_path / "out"
+    code = cli.app(["check", str(model), "--quick", "--out", str(out)])
+    assert code == (0 if passed else cli.CHECK_FAILED)
+    assert {path.name for path in out.iterdir()} == {"check.json", "check.png"}
+    assert json.loads((out / "check.json").read_text())["passed"] is passed
+    assert "distance" in capsys.readouterr().out
+
+
+def some_figure() -> object:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(1, 1))
+
+
+def test_mnist_in_a_folder_through_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def idx(values: np.ndarray) -> bytes:
+        shape = b"".join(n.to_bytes(4, "big") for n in values.shape)
+        return bytes([0, 0, 8, values.ndim]) + shape + values.tobytes()
+
+    sizes = [(5, 28, 28), (5,), (3, 28, 28), (3,)]
+    files = {
+        name: idx(np.ones(size, np.uint8))
+        for name, size in zip(datasets.SHA256, sizes, strict=True)
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    monkeypatch.setattr(datasets, "SHA256", hashes)
+    monkeypatch.setattr(datasets, "N_TRAIN", 5)
+    assert cli.app(["data", "mnist", str(tmp_path)]) == 0
+    assert f"MNIST: 5 + 3 images in {tmp_path}" in capsys.readouterr().out
 
 
 # -- archives --------------------------------------------------------------------------------------

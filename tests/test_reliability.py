@@ -87,6 +87,18 @@ def test_threads_and_company_do_not_matter_to_the_models_that_ship(name: str) ->
         assert same(alone, whole[i])
 
 
+@pytest.mark.slow  # two threads wait for each other where others use the cores
+@pytest.mark.usefixtures("threads")
+def test_threads_do_not_matter_to_a_large_table() -> None:
+    network = load("tabular")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(250, *network.config.event_shape, generator=generator)
+    torch.set_num_threads(1)
+    one = network.sample(x, 4, seed=0)
+    torch.set_num_threads(2)
+    assert same(network.sample(x, 4, seed=0), one)
+
+
 @pytest.mark.usefixtures("threads")
 def test_threads_do_not_matter_to_map_and_assign(full: NCP) -> None:
     x, new = points(15), points(19, 1)
@@ -315,3 +327,26 @@ def test_what_will_not_fit_is_refused_beforehand() -> None:
     said = " ".join(limited(10_000_000, 1000, 3.0))
     assert "GiB of memory" in said
     assert "fewer samples" in said
+
+
+WATCHED = """
+import sys, time
+import torch
+from tests import fuzz
+fuzz.SECONDS = 0.5
+if sys.argv[1] == "memory":
+    fuzz.limit_memory()
+    target = lambda case: torch.ones(2**29)  # 2 GiB
+else:
+    target = lambda case: time.sleep(30)
+fuzz.Counter(target)(None)
+"""
+
+
+@pytest.mark.parametrize(("fault", "said"), [("memory", "alloc"), ("hang", "Timeout (0:00:00")])
+def test_the_fuzzer_sees_what_it_watches_for(fault: str, said: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WATCHED, fault], capture_output=True, text=True, timeout=300
+    )
+    assert run.returncode == 1
+    assert said in run.stderr

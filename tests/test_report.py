@@ -16,11 +16,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ncp import cli
+from ncp._readers import read_table
+from ncp.checkpoint import save_model
 from ncp.clustering import cluster
 from ncp.report import _match, report
 from tests.small_models import gaussian, tabular
 
 EVIL = "<script>alert('$x$')</script> & \"花\""
+# Each would leave its mark on the page if it ran.
+MARK = "document.documentElement.dataset.evil=1;document.title='evil'"
+PAYLOADS = [f"<script>{MARK}</script>", f"<img src=x onerror={MARK}>", f"'\"><svg onload={MARK}>"]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 BROWSER = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -124,6 +130,39 @@ def test_partitions_keep_the_colours_of_the_estimate() -> None:
     assert len(set(_match(labels, reference).tolist())) == 3
 
 
+def hostile_csv() -> bytes:
+    """Payloads as column names, as cells to one-hot, and as a cell of a nearly numeric column."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(30, 2)), columns=["a", PAYLOADS[0]])
+    frame["kind"] = [PAYLOADS[i % 3] for i in range(30)]
+    for i, payload in enumerate(PAYLOADS):
+        frame[f"nearly {i}"] = [payload, *map(str, rng.normal(size=29))]
+    return frame.to_csv(index=False).encode()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report that the command line makes of it."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "<svg onload=1>.csv").write_bytes(hostile_csv())
+    save_model(folder / "small.safetensors", tabular())
+    data, model = folder / "<svg onload=1>.csv", folder / "small.safetensors"
+    how = ["--model", str(model), "--one-hot", "kind", "--samples", "20", "--orders", "2", "-q"]
+    assert cli.app(["cluster", str(data), *how, "--out", str(folder / "out")]) == 0
+    return (folder / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_cells_of_a_file_are_escaped(hostile: str) -> None:
+    table = read_table("file", hostile_csv(), None, ["kind"])
+    for payload in PAYLOADS:
+        assert f"kind={payload}" in table.columns
+        assert any(payload in note or repr(payload) in note for note in table.notes)
+        assert payload not in hostile
+        assert html.escape(payload) in hostile
+    assert not {"script", "svg"} & set(Tags(hostile).seen)
+    assert all(source.startswith("data:image/png;base64,") for source in Tags(hostile).sources)
+
+
 def browse(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
     assert CHROMIUM is not None, "CI installs Debian's chromium; see .ci/run"
     profile = page.parent / f"profile-{len(options)}"
@@ -159,3 +198,19 @@ def test_in_a_browser(page: str, width: int, tmp_path: Path) -> None:
     assert probe["overflow"] <= 0
     assert len(probe["images"]) >= 5
     assert all(probe["images"])
+
+
+@pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="needs chromium")
+@pytest.mark.parametrize("where", ["report", "payloads"])
+def test_hostile_cells_do_not_run_in_a_browser(hostile: str, where: str, tmp_path: Path) -> None:
+    """Not even without the page's policy; where they are not escaped, they do."""
+    page = re.sub(r"<meta http-equiv[^>]*>", "", hostile)
+    if where == "payloads":
+        page = page.replace("</body>", "".join(PAYLOADS) + "</body>")
+    path = tmp_path / "page.html"
+    path.write_text(page, encoding="utf-8")
+    shown = browse(path, "--dump-dom").stdout
+    assert "</html>" in shown
+    ran = 'data-evil="1"' in shown
+    assert ran == (where == "payloads")
+    assert ("<title>evil</title>" in shown) == ran

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ncp.model
 import ncp.sampling
-from ncp.model import NCP
+from ncp.model import NCP, NCPConfig
 from ncp.partitions import Partitions, canonical, enumerate_partitions
 from ncp.sampling import TreeSampler
 from tests.test_model import SWITCHES, algorithm_1, random_model
@@ -111,10 +111,10 @@ def test_the_test_notices_a_wrong_distribution(generator: torch.Generator, seed:
 
 def test_each_sample_in_its_own_order(generator: torch.Generator, seed: int) -> None:
     model = random_model(generator)
-    x = data(4, generator)
-    samples = model.sample(x, N_SAMPLES, orders="each", seed=seed)
-    assert samples.n_samples == N_SAMPLES
-    assert len(samples) == N_SAMPLES
+    x = data(5, generator)
+    samples = model.sample(x, 5000, orders="each", seed=seed)
+    assert samples.n_samples == 5000
+    assert len(samples) == 5000
     assert agrees(samples, exact_over_orders(model, x))
 
 
@@ -379,6 +379,40 @@ def test_absurd_requests_are_refused_before_work_starts(generator: torch.Generat
     ):
         with pytest.raises(ValueError, match="GiB of memory"):
             call()
+
+
+def test_a_beam_is_counted_with_its_state(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its labels alone would fit."""
+    model = random_model(generator)
+    monkeypatch.setattr(ncp.model, "_memory", lambda: 2 * 16 * 10 * 50)
+    with pytest.raises(ValueError, match=r"GiB of memory .* prefixes in the beam would fit"):
+        model.map(data(10, generator), beam=50)
+    assert len(model.map(data(10, generator), beam=5)) == 5
+
+
+@pytest.mark.parametrize("call", ["log_prob", "conditionals"])
+def test_likelihoods_that_will_not_fit_are_refused(
+    call: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(generator)
+    score = getattr(model, call)
+    x = data(40, generator)
+    monkeypatch.setattr(ncp.model, "_memory", lambda: 400_000)
+    few = torch.arange(40) % 3
+    with torch.no_grad():
+        score(x, few)
+        with pytest.raises(ValueError, match="about 3 clusters would fit"):
+            score(x.repeat(25, 1), torch.arange(1000))
+    with pytest.raises(ValueError, match="rows of labels with gradients would fit"):
+        score(x, few.repeat(50, 1))
+
+
+def test_one_cluster_each_of_twenty_thousand_points_is_refused(generator: torch.Generator) -> None:
+    model = NCP(NCPConfig())
+    with pytest.raises(ValueError, match="clusters would fit"):
+        model.log_prob(data(20_000, generator), torch.arange(20_000))
 
 
 # -- beam search and assignment ------------------------------------------------------------------

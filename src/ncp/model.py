@@ -29,6 +29,7 @@ arithmetic, and g and f each run once over one packed list of all candidates (se
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple, cast
@@ -437,6 +438,7 @@ class NCP(nn.Module):
             clusters that exist and, after them, the new one; entries that cannot occur are -inf.
         """
         problem = self._problem(x, labels)
+        self._check_memory(problem, table=True)
         parts = [log_p for _, log_p, _ in self._run(problem)]
         if problem.kind == "list":
             rows = [row for log_p in parts for row in log_p]
@@ -466,6 +468,7 @@ class NCP(nn.Module):
             x = points[order]
             labels = canonical(check_labels(labels, len(points)).to(self.device)[..., order])
         problem = self._problem(x, labels)
+        self._check_memory(problem, table=False)
         totals = torch.cat(
             [
                 (realised(log_p, problem.labels[rows, : log_p.shape[1]]) * valid).sum(1)
@@ -506,6 +509,23 @@ class NCP(nn.Module):
         index = torch.arange(padded.shape[1], device=self.device)
         index = (index + (lengths.cumsum(0) - lengths)[:, None]).where(index < lengths[:, None], 0)
         return _Problem(kind, torch.cat(data), lengths.tolist(), index, lengths, padded)
+
+    def _check_memory(self, problem: _Problem, table: bool) -> None:
+        """Refuse what will not fit: the layout and g of the largest row, and what is kept."""
+        costs, slots = candidates_per_row(problem.labels, problem.lengths), problem.n_clusters() + 1
+        size = self.location.element_size()
+        value = size * self.config.width  # bytes of one layer's activations, of one candidate
+        rows = 3 * 8 * problem.lengths * slots + 3 * value * costs
+        largest = int(rows.argmax())
+        one = int(rows[largest])
+        check_memory(one, one // int(slots[largest]), "clusters")
+        kept = problem.labels.numel() * int(slots.max()) * size if table else 0
+        with_gradients = torch.is_grad_enabled() and self.g[0].weight.requires_grad
+        if with_gradients:  # what each layer, and each nonlinearity, keeps for the way back
+            n_kept = 2 * (self.config.g_depth + self.config.f_depth - 2)
+            kept += n_kept * value * int(costs.sum())
+        what = "rows of labels" + (" with gradients" if with_gradients else "")
+        check_memory(one + kept, max(1, kept // len(costs)), what)
 
     def _run(self, problem: _Problem) -> Iterator[tuple[slice, Tensor, Tensor]]:
         folded = self.fold()
@@ -574,6 +594,29 @@ class NCP(nn.Module):
         from ncp.sampling import assign
 
         return assign(self, x_new, x, labels, mutual=mutual)
+
+
+def check_memory(needed: int, each: int, what: str) -> None:
+    """Refuse a call of too many bytes before any work is done; `each` one of `what` takes some."""
+    available = _memory()
+    if needed > available:
+        raise ValueError(
+            f"Expected a request that fits in {available / 2**30:.1f} GiB of memory but it may "
+            f"need {needed / 2**30:.1f} GiB; ask for fewer {what} or points at a time: about "
+            f"{available // each:,} {what} would fit"
+        )
+
+
+def _memory() -> int:
+    """What the machine has, or what the process may take (`ulimit -v`) if that is less."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ImportError, AttributeError, ValueError, OSError):  # not a POSIX system
+        return 2**34
+    return physical if limit == resource.RLIM_INFINITY else min(physical, limit)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,11 @@ drawn with fixed seeds or chosen by a rule that is written down here, never by h
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ncp.checkpoint import write_atomically
 from ncp.exact import last_conditional
 from ncp.gibbs import gibbs, independence_mh
 from ncp.importance import effective_sample_size
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FIGURES = ("fig1", "fig2", "fig3", "fig4")
+DPI = 160
 Say = Callable[[str], None]
 
 
@@ -47,7 +51,10 @@ class Reproduced:
 
 
 def reproduce(which: str = "all", out: str | Path = "figures", say: Say = print) -> dict[str, Any]:
-    """Make one figure or all; write CSV, PNG and PDF; return the numbers of each."""
+    """Make one figure or all; write CSV, PNG and PDF; return the numbers of each.
+
+    They are added to those of other figures in `numbers.json`.
+    """
     names = FIGURES if which == "all" else (which,)
     if set(names) - set(FIGURES):
         raise ValueError(f"Expected one of {', '.join(FIGURES)} or all but got {which!r}")
@@ -58,14 +65,24 @@ def reproduce(which: str = "all", out: str | Path = "figures", say: Say = print)
         started = time.perf_counter()
         say(f"{name}: {_TITLES[name]}")
         made = _MAKERS[name](say)
-        made.table.to_csv(out / f"{name}.csv", index=False)
+        write_atomically(out / f"{name}.csv", made.table.to_csv(index=False).encode())
         for ending in ("png", "pdf"):
-            made.figure.savefig(out / f"{name}.{ending}", dpi=160, bbox_inches="tight")
+            picture = io.BytesIO()
+            made.figure.savefig(picture, format=ending, dpi=DPI, bbox_inches="tight")
+            write_atomically(out / f"{name}.{ending}", picture.getvalue())
         numbers[name] = made.numbers | {"seconds": time.perf_counter() - started}
         for key, value in numbers[name].items():
             say(f"  {key}: {value:.4g}")
-    (out / "numbers.json").write_text(json.dumps(numbers, indent=2) + "\n")
+        _add_numbers(out / "numbers.json", {name: numbers[name]})
     return numbers
+
+
+def _add_numbers(path: Path, new: dict[str, Any]) -> None:
+    before: Any = {}
+    with suppress(OSError, ValueError):  # none yet, or not ours
+        before = json.loads(path.read_text())
+    merged = (before if isinstance(before, dict) else {}) | new
+    write_atomically(path, (json.dumps(dict(sorted(merged.items())), indent=2) + "\n").encode())
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -125,7 +142,7 @@ def _fig1(say: Say) -> Reproduced:
     batch = ours.mixture.sample(1, 100, generator=torch.Generator().manual_seed(_FIG1_SEED))
     x = batch.x[0].numpy()
     samples = ours.sample(x, 5, orders="each", seed=0)
-    figure = _figure(11, 6.5)
+    figure = _figure(11.0, 6.5)
     top, bottom = _halves(figure, 1.2, 1.0)
     _draw_moving_point(top, table)
     _draw_samples(bottom, x, samples)
@@ -216,7 +233,7 @@ def _fig2(say: Say) -> Reproduced:
     model = load("mnist")
     images, digits, posterior = most_ambiguous(model)
     order = np.argsort(-posterior.counts, kind="stable")[:6]
-    figure = _figure(11, 12)
+    figure = _figure(11.0, 12.0)
     first, second = _halves(figure, 1.0, 1.55)
     _draw_digit_rows(first, images, posterior[order])
     cases = list(digit_cases(10, seed=1))
@@ -310,6 +327,11 @@ def _fig3(say: Say) -> Reproduced:
 
 # -- figure 4: Gibbs against NCP importance sampling ----------------------------------------------
 
+PAPER_SECONDS = {"Gibbs": 1969.0, "NCP importance": 184.0}  # a run of 20,000 samples, on CPU/GPU
+REPETITIONS = 8
+N_DRAWS = 20_000
+LONG_RUN = 400_000
+
 
 def appendix_b_data(n: int = 50, seed: int = 3) -> tuple[np.ndarray, Mixture]:
     """One data set of 50 numbers from the one-dimensional model."""
@@ -323,7 +345,7 @@ def _fig4(say: Say) -> Reproduced:
 
     model = load("gaussian-1d")
     x, mixture = appendix_b_data()
-    at = np.unique(np.round(np.geomspace(20, 20_000, 25)).astype(int))
+    at = np.unique(np.round(np.geomspace(20, N_DRAWS, 25)).astype(int))
     curves: dict[str, list[np.ndarray]] = {
         "Gibbs": [],
         "NCP importance": [],
@@ -331,20 +353,20 @@ def _fig4(say: Say) -> Reproduced:
     }
     seconds: dict[str, list[float]] = {name: [] for name in curves}
     gibbs(x, mixture, 10, seed=0)  # compile before the clock starts
-    for repetition in range(8):
-        say(f"  repetition {repetition + 1} of 8")
+    for repetition in range(REPETITIONS):
+        say(f"  repetition {repetition + 1} of {REPETITIONS}")
         for name, run in zip(curves, (_gibbs_curve, _importance_curve, _seeded_curve), strict=True):
             started = time.perf_counter()
             curves[name].append(run(model, x, mixture, at, repetition))
             seconds[name].append(time.perf_counter() - started)
-    long = gibbs(x, mixture, 400_000, burn_in=5_000, n_chains=2, seed=99)
+    long = gibbs(x, mixture, LONG_RUN, burn_in=LONG_RUN // 80, n_chains=2, seed=99)
     truth = float(long.n_clusters.mean())
-    python_seconds = _python_gibbs_seconds(x, 20) / 20 * 21_000
+    python_seconds = _python_gibbs_seconds(x, 20) / 20 * (N_DRAWS + 1000)
     table = pd.DataFrame(
         [
             {"sampler": name, "samples": n, "median": m, "low": lo, "high": hi,
              "error": np.sqrt(((np.stack(runs)[:, i] - truth) ** 2).mean()),
-             "seconds": np.mean(seconds[name])}
+             "seconds": np.mean(seconds[name]), "paper_seconds": PAPER_SECONDS.get(name)}
             for name, runs in curves.items()
             for i, n in enumerate(at)
             for lo, m, hi in [np.quantile(np.stack(runs)[:, i], [0.25, 0.5, 0.75])]
@@ -356,9 +378,9 @@ def _fig4(say: Say) -> Reproduced:
         end = table[(table["sampler"] == name) & (table["samples"] == at[-1])].iloc[0]
         key = name.lower().replace(" ", "_").replace("-", "_")
         numbers |= {f"{key}_seconds": float(end["seconds"]), f"{key}_error": float(end["error"])}
-    posterior = model.sample(x, 20_000, seed=0)
+    posterior = model.sample(x, N_DRAWS, seed=0)
     log_w = mixture.log_joint(x, posterior.labels).numpy() - posterior.log_q
-    numbers["ncp_importance_ess_share"] = effective_sample_size(log_w, posterior.counts) / 20_000
+    numbers["ncp_importance_ess_share"] = effective_sample_size(log_w, posterior.counts) / N_DRAWS
     return Reproduced(table, figure, numbers)
 
 
@@ -425,25 +447,28 @@ def _python_gibbs_seconds(x: np.ndarray, n_sweeps: int) -> float:
 
 
 def _draw_fig4(x: np.ndarray, table: pd.DataFrame, truth: float, python_seconds: float) -> Figure:
-    figure = _figure(11, 8)
-    data, curve, accuracy = figure.subplots(3, 1, height_ratios=[0.6, 1.4, 1.4])
+    figure = _figure(11.0, 10.5)
+    data, curve, seeded, accuracy = figure.subplots(4, 1, height_ratios=[0.5, 1.4, 1.4, 1.4])
     data.plot(x[:, 0], np.zeros(len(x)), "|", ms=18, color="0.2")
-    data.set(yticks=[], title="the data: 50 numbers", xlabel="x")
+    data.set(yticks=[], title=f"the data: {len(x)} numbers", xlabel="x")
     for i, (name, part) in enumerate(table.groupby("sampler", sort=False)):
-        seconds = part["seconds"].iloc[0]
-        label = f"{name} ({seconds:.2f} s a run)"
-        curve.plot(part["samples"], part["median"], color=PALETTE[i], label=label)
-        curve.fill_between(part["samples"], part["low"], part["high"], color=PALETTE[i], alpha=0.2)
+        seconds, paper = part["seconds"].iloc[0], PAPER_SECONDS.get(str(name))
+        theirs = "the paper has none" if paper is None else f"the paper's: {paper:,.0f} s"
+        ax, colour = curve if paper else seeded, PALETTE[i]
+        label = f"{name} ({seconds:.2f} s a run; {theirs})"
+        ax.plot(part["samples"], part["median"], color=colour, label=label)
+        ax.fill_between(part["samples"], part["low"], part["high"], color=colour, alpha=0.2)
         spent = seconds * part["samples"] / part["samples"].max()
-        accuracy.loglog(spent, part["error"], color=PALETTE[i], label=name)
-    curve.axhline(truth, color="0.4", lw=0.8, ls=":")
-    curve.set(
-        xscale="log",
-        xlabel="samples",
-        ylabel="mean of K",
-        title="medians and quartiles of eight repetitions; dotted: a very long run",
-    )
-    curve.legend(frameon=False)
+        accuracy.loglog(spent, part["error"], color=colour, label=name)
+    repeated = f"medians and quartiles of {REPETITIONS} repetitions; dotted: a very long run"
+    curve.set_title(f"Gibbs and importance sampling: {repeated}")
+    seeded.set_title(f"exact chains seeded by NCP: {repeated}")
+    seeded.sharex(curve)
+    seeded.sharey(curve)
+    for ax in (curve, seeded):
+        ax.axhline(truth, color="0.4", lw=0.8, ls=":")
+        ax.set(xscale="log", xlabel="samples", ylabel="mean of K")
+        ax.legend(frameon=False)
     accuracy.set(
         xlabel="seconds",
         ylabel="rms error of mean K",

@@ -28,7 +28,6 @@ so rows are made up to that (`in_tiles`); sums over candidates run from left to 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -39,7 +38,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ncp.model import NCP, Folded, Points, widest
+from ncp.model import NCP, Folded, Points, check_memory, widest
 from ncp.networks import Context
 from ncp.partitions import Partitions, bell_number, canonical, check_labels
 
@@ -47,6 +46,8 @@ CHUNK = 8192  # candidates evaluated at once: small enough for the cache
 TILE = 16  # rows of a matrix product are a multiple of this, and so are the columns of the last
 BLOCK_SAMPLES = 32_768  # samples whose prefixes are held at once
 BLOCK_POSITIONS = 16_777_216  # the same, times the length of their sequences
+LABEL = 2 * 8  # bytes of a label of the result: it is there twice while rows are collected
+ROW_VALUES = 10  # vectors of the network's width per row of a beam; 21 were measured
 
 Progress = Callable[[int, int], None]
 
@@ -431,7 +432,8 @@ def sample_many(
     data = [model.check_points(x) for x in xs]
     sizes = [len(x) for x in data]
     n_orders = _check_orders(n_samples, orders)
-    _check_memory(sum(min(n_samples, bell_number(min(n, 30))) * n for n in sizes))
+    n_labels = sum(min(n_samples, bell_number(min(n, 30))) * n for n in sizes)
+    check_memory(LABEL * n_labels, LABEL * max(1, sum(sizes)), "samples")
     keys = _data_set_keys(seed, range(len(xs)) if streams is None else streams)
     if len(keys) != len(xs):
         raise ValueError(f"Expected {len(xs)} streams but got {len(keys)}")
@@ -463,7 +465,8 @@ def beam_search(model: NCP, x: Any, beam: int = 32) -> Partitions:
         raise ValueError(f"Expected beam to be an integer >= 1 but got {beam!r}")
     data = [model.check_points(x)]
     n = len(data[0])
-    _check_memory(min(int(beam), bell_number(min(n, 30))) * n)
+    row = LABEL * n + ROW_VALUES * model.location.element_size() * model.config.width
+    check_memory(min(int(beam), bell_number(min(n, 30))) * row, row, "prefixes in the beam")
     results: list[list[_Rows]] = [[]]
     block = [_Pieces(0, np.array([0]), np.array([1]), 0)]
     _run_block(
@@ -625,28 +628,6 @@ def _check_orders(n_samples: int, orders: int | str) -> int:
     if isinstance(orders, bool) or not isinstance(orders, int | np.integer) or orders < 1:
         raise ValueError(f"Expected orders to be an integer >= 1 or 'each' but got {orders!r}")
     return min(int(orders), int(n_samples))
-
-
-def _check_memory(n_labels: int) -> None:
-    """Refuse a call whose result would not fit, before any work is done."""
-    needed, available = 2 * 8 * n_labels, _memory()
-    if needed > available:
-        raise ValueError(
-            f"Expected samples that fit in {available / 2**30:.1f} GiB of memory but the request "
-            f"may need {needed / 2**30:.1f} GiB; ask for fewer samples or points at a time"
-        )
-
-
-def _memory() -> int:
-    """What the machine has, or what the process may take (`ulimit -v`) if that is less."""
-    try:
-        import resource
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ImportError, AttributeError, ValueError, OSError):  # not a POSIX system
-        return 2**34
-    return physical if limit == resource.RLIM_INFINITY else min(physical, limit)
 
 
 def _pieces(d: int, n_points: int, n_samples: int, n_orders: int) -> _Pieces:
