@@ -434,8 +434,9 @@ def point_estimate(
     "pear" maximises the posterior expected adjusted Rand index (Fritsch and Ickstadt, 2009) over
     the draws and the cuts of the average-linkage tree of the similarity matrix. It keeps apart what
     the draws agree on where they are unsure of all else; "vi" would then merge everything. One
-    cluster is the answer if it has more than half of the probability. The index hardly sees small clusters, so those that the draws are less than 80% sure of are then
-    given up one by one, while all of it costs no more than 0.005.
+    cluster is the answer if it has more than half of the probability. The index hardly sees small
+    clusters, so those that the draws are less than 80% sure of are then given up one by one, while
+    all of it costs no more than 0.005.
 
     One run starts at the best of the draws, one (up to 500 points) at the best cut of the
     average-linkage tree of the similarity matrix, `n_restarts` at random: half by sequential
