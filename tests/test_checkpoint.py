@@ -139,6 +139,7 @@ def lies() -> dict[str, tuple[dict[str, Tensor], Any]]:
         "a huge layer": (good, header(model=model | {"width": 10**12})),
         "a huge observation": (good, header(model=model | {"event_shape": [10**12]})),
         "a huge depth": (good, header(model=model | {"g_depth": 10**12})),
+        "a huge context": (good, header(model=model | {"context": 10**12})),
         "half a layer": (good, header(model=model | {"width": 4.5})),
         "a layer in words": (good, header(model=model | {"width": "wide"})),
         "a list of layers": (good, header(model=model | {"width": [4]})),

@@ -59,7 +59,8 @@ class Checkpoint:
         The file may come from a stranger: the model takes up memory only once the tensors that
         are there are known to be those of its config.
         """
-        depth = max(self.config.h_depth, self.config.g_depth, self.config.f_depth)
+        c = self.config
+        depth = max(c.h_depth, c.g_depth, c.f_depth, c.context)
         if depth > len(self.weights):
             raise ValueError(f"Expected {depth} layers but got {len(self.weights)} tensors")
         with refusing("Expected a model that can be built from the header"):
