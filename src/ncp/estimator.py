@@ -172,7 +172,8 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
     def _validate(self, X: Any, finite: bool | str, reset: bool = True) -> np.ndarray:
         if hasattr(X, "dtypes"):
             as_rows(X)  # refuses dates and categories, which scikit-learn takes for numbers
-        data = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=reset)
+        with np.errstate(invalid="ignore"):  # of infinite values, which are refused
+            data = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=reset)
         return np.asarray(data)
 
     def __sklearn_tags__(self) -> Any:
