@@ -166,3 +166,11 @@ def test_large_tables_are_assigned(model: NCP, seed: int) -> None:
     assert np.isfinite(fitted.confidence_).all()
     assert fitted.clustering_.samples.shape[1] == 300
     assert fitted.similarity_matrix_.shape == (300, 300)
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_values_are_refused_without_a_warning() -> None:
+    x = np.full((4, 6), -1.5e307)
+    x[0, 0] = np.inf
+    with pytest.raises(ValueError, match="infinity"):
+        NCPClusterer().fit(x)
