@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -32,6 +33,11 @@ class Spread:
         three = (self.middle, self.low, self.high)
         middle, low, high = (format(x, spec) if spec else short(x) for x in three)
         return middle if low == middle == high else f"{middle} ({low} to {high})"
+
+
+def clock_for(threads: int) -> Callable[[], float]:
+    """CPU seconds of a single thread, which mean something on a busy machine too; else seconds."""
+    return time.process_time if threads == 1 else time.perf_counter
 
 
 def short(x: float) -> str:

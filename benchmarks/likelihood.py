@@ -20,12 +20,11 @@ is in the section on memory.
 """
 
 import argparse
-import time
 from collections.abc import Callable
 from copy import deepcopy
 
 import torch
-from _turns import Spread, lost
+from _turns import Spread, clock_for, lost
 from torch import Tensor, nn
 
 from ncp.losses import Sequences
@@ -131,8 +130,7 @@ def main() -> None:
 
     part = N_ORDERS if options.quick else 1
     in_orders = [along[i::N_ORDERS] for i in range(N_ORDERS)][::part]
-    # CPU seconds of a single thread mean something on a busy machine too.
-    clock = time.process_time if options.threads == 1 else time.perf_counter
+    clock = clock_for(options.threads)
 
     def seconds(function: Callable[[], object]) -> float:
         begin = clock()

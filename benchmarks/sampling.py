@@ -22,13 +22,12 @@ import math
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
 import torch
-from _turns import Spread, lost
+from _turns import Spread, clock_for, lost
 from torch import Tensor
 
 from ncp.model import NCP
@@ -83,11 +82,6 @@ def separate_states(model: NCP, x: Tensor, n_samples: int, seed: int) -> tuple[n
     return labels.numpy(), evaluations
 
 
-def timer() -> Callable[[], float]:
-    """CPU seconds of a single thread, which mean something on a busy machine too."""
-    return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-
-
 class Measured:
     """Samples with the time and the evaluations that they took."""
 
@@ -101,7 +95,7 @@ class Measured:
 
         TreeSampler.__init__ = remember  # type: ignore[method-assign]
         try:
-            clock = timer()
+            clock = clock_for(torch.get_num_threads())
             begin = clock()
             self.results: list[Partitions] = sample_many(model, xs, n_samples, seed=0)
             self.seconds = clock() - begin
@@ -119,7 +113,7 @@ def one(model: NCP, sampler: str, n_samples: int) -> dict[str, float]:
         run = Measured(model, [x], n_samples)
         seconds, n_embed, n_logit, k = run.seconds, run.n_embed, run.n_logit, run.mean_k
     else:
-        clock = timer()
+        clock = clock_for(torch.get_num_threads())
         begin = clock()
         parts = [
             separate_states(model, x, min(BATCH, n_samples - start), start)

@@ -14,13 +14,12 @@ measures it. Medians over groups of ten steps, in brackets the least and the lar
 
 import argparse
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from _turns import Spread, lost
+from _turns import Spread, clock_for, lost
 
 from ncp.checkpoint import read
 from ncp.pretrained import find
@@ -101,7 +100,7 @@ def main() -> None:
     attach_images(run)
     with tempfile.TemporaryDirectory() as directory:
         trainer = Trainer(run, directory)
-        clock = time.process_time if options.threads == 1 else time.perf_counter
+        clock = clock_for(options.threads)
         groups = measure(trainer, options.steps, clock)
     n_steps = GROUP * len(groups)
     n_candidates = sum(group.candidates for group in groups) / n_steps

@@ -110,12 +110,16 @@ def test_one_row(tmp_path: Path) -> None:
     assert files(Path("one")) == OUTPUTS
 
 
+def small_tables(folder: Path, count: int) -> None:
+    for i in range(count):
+        np.savetxt(folder / f"f{i}.csv", np.random.default_rng(i).normal(size=(8, 2)))
+
+
 def test_many_files_with_a_bad_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli, "BLOCK_FILES", 3)
-    for i in range(7):
-        np.savetxt(tmp_path / f"f{i}.csv", np.random.default_rng(i).normal(size=(8, 2)))
+    small_tables(tmp_path, 7)
     (tmp_path / "f3.csv").write_bytes(b"")
     assert run("cluster", "f*.csv", *QUICK, "--no-report", "--out", "all") == cli.SOME_FAILED
     assert files(Path("all")) == {f"f{i}" for i in range(7) if i != 3}
@@ -128,8 +132,7 @@ def test_summaries_are_remembered_by_count(
 ) -> None:
     """Whichever files are broken, and of those that are kept, too."""
     monkeypatch.setattr(cli, "TABLE_ROWS", 2)
-    for i in range(5):
-        np.savetxt(tmp_path / f"f{i}.csv", np.random.default_rng(i).normal(size=(8, 2)))
+    small_tables(tmp_path, 5)
     (tmp_path / "f0.csv").write_bytes(b"")
     remembered = []
     tell = cli._tell

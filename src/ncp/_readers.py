@@ -349,7 +349,7 @@ def _meaning_of_commas(cells: list[str]) -> str:
     with_comma = [cell for cell in cells if "," in cell and re.search(r"\d", cell)]
     decimal = [cell for cell in with_comma if _is_number(cell, "decimal")]
     thousands = [cell for cell in with_comma if THOUSANDS.fullmatch(cell)]
-    if len(thousands) >= len(decimal) > 0 or (thousands and not decimal):
+    if thousands and len(thousands) >= len(decimal):
         whole = [cell.lstrip("+-") for cell in cells if re.fullmatch(r"[+-]?\d+", cell)]
         beside = bool(whole) and all(len(cell) <= 3 for cell in whole)
         if beside or any(cell.count(",") > 1 or "." in cell for cell in thousands):

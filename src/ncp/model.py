@@ -438,8 +438,7 @@ class NCP(nn.Module):
             clusters that exist and, after them, the new one; entries that cannot occur are -inf.
         """
         problem = self._problem(x, labels)
-        self._check_memory(problem, table=True)
-        parts = [log_p for _, log_p, _ in self._run(problem)]
+        parts = [log_p for _, log_p, _ in self._run(problem, keep=True)]
         if problem.kind == "list":
             rows = [row for log_p in parts for row in log_p]
             ends = zip(problem.lengths.tolist(), problem.n_clusters().tolist(), strict=True)
@@ -468,11 +467,10 @@ class NCP(nn.Module):
             x = points[order]
             labels = canonical(check_labels(labels, len(points)).to(self.device)[..., order])
         problem = self._problem(x, labels)
-        self._check_memory(problem, table=False)
         totals = torch.cat(
             [
                 (realised(log_p, problem.labels[rows, : log_p.shape[1]]) * valid).sum(1)
-                for rows, log_p, valid in self._run(problem)
+                for rows, log_p, valid in self._run(problem, keep=False)
             ]
         )
         return totals[0] if problem.kind == "single" else totals
@@ -510,16 +508,16 @@ class NCP(nn.Module):
         index = (index + (lengths.cumsum(0) - lengths)[:, None]).where(index < lengths[:, None], 0)
         return _Problem(kind, torch.cat(data), lengths.tolist(), index, lengths, padded)
 
-    def _check_memory(self, problem: _Problem, table: bool) -> None:
+    def _check_memory(self, problem: _Problem, costs: Int[Tensor, " S"], keep: bool) -> None:
         """Refuse what will not fit: the layout and g of the largest row, and what is kept."""
-        costs, slots = candidates_per_row(problem.labels, problem.lengths), problem.n_clusters() + 1
+        slots = problem.n_clusters() + 1
         size = self.location.element_size()
         value = size * self.config.width  # bytes of one layer's activations, of one candidate
         rows = 3 * 8 * problem.lengths * slots + 3 * value * costs
         largest = int(rows.argmax())
         one = int(rows[largest])
         check_memory(one, one // int(slots[largest]), "clusters")
-        kept = problem.labels.numel() * int(slots.max()) * size if table else 0
+        kept = problem.labels.numel() * int(slots.max()) * size if keep else 0
         with_gradients = torch.is_grad_enabled() and self.g[0].weight.requires_grad
         if with_gradients:  # what each layer, and each nonlinearity, keeps for the way back
             n_kept = 2 * (self.config.g_depth + self.config.f_depth - 2)
@@ -527,10 +525,13 @@ class NCP(nn.Module):
         what = "rows of labels" + (" with gradients" if with_gradients else "")
         check_memory(one + kept, max(1, kept // len(costs)), what)
 
-    def _run(self, problem: _Problem) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def _run(self, problem: _Problem, keep: bool) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Rows, log p and which positions are real, group by group; the caller may `keep` log p."""
+        costs = candidates_per_row(problem.labels, problem.lengths)
+        self._check_memory(problem, costs, keep)
         folded = self.fold()
         points = self.encode(problem.points, problem.sizes, folded)
-        for rows in groups_of(candidates_per_row(problem.labels, problem.lengths), CHUNK):
+        for rows in groups_of(costs, CHUNK):
             n = int(problem.lengths[rows].max())
             log_p, valid = self.scores(
                 points,

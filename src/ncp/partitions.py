@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ncp._partitions_files import write_atomically
+from ncp._partitions_files import Archive, write_atomically
 
 if TYPE_CHECKING:
     from arviz import InferenceData
@@ -369,8 +369,6 @@ class Partitions:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Partitions:
         """Read what `save` wrote; anything else is refused with a `ValueError`."""
-        from ncp._partitions_files import Archive
-
         file = Archive(Path(path).read_bytes())
         if not {"labels", "counts", "log_q"} <= set(file.names):
             raise ValueError(

@@ -488,8 +488,7 @@ def _best_by_rand_index(rows: Labels, w: Weights, max_clusters: int | None) -> P
     draws = rows[rows.max(axis=1) < limit]  # sorted by weight: try the heaviest
     tried = draws[: max(1, PAIRWISE_WORK // (n_rows * n_points))]
     if n_points <= LINKAGE_POINTS:
-        cuts = _cuts(similarity(rows, w), min(limit, 2 * int(rows.max()) + 4))
-        tried = np.concatenate([tried, cuts])
+        tried = np.concatenate([tried, _cuts(rows, w, limit)])
     tried = tried[tried.max(axis=1) > 0]
     if len(tried) == 0 or w[rows.max(axis=1) == 0].sum() > 0.5:
         tried = np.zeros_like(rows[:1])  # nothing to tell apart: said if more probable than not
@@ -531,12 +530,10 @@ def _without_fragments(
         unsure = np.flatnonzero(np.bincount(row, own) < SURE * np.bincount(row))
         if len(unsure) == 0:
             break
-        others = [np.delete(np.arange(belongs.shape[1]), k) for k in unsure]
+        columns = np.arange(belongs.shape[1])
+        next_best = [np.where(columns == k, -1.0, belongs).argmax(1) for k in unsure]
         fewer = _as_rows(
-            [
-                np.where(row == k, other[belongs[:, other].argmax(1)], row)
-                for k, other in zip(unsure, others, strict=True)
-            ]
+            [np.where(row == k, best, row) for k, best in zip(unsure, next_best, strict=True)]
         )
         scores = _expected_rand_indices(fewer, rows, w)
         best = int(scores.argmax())
@@ -546,13 +543,17 @@ def _without_fragments(
     return row, score
 
 
-def _cuts(matrix: Float64[np.ndarray, "points points"], most: int) -> Labels:
-    """The cuts of the average-linkage tree of a similarity matrix into 1, ..., `most` clusters."""
-    n_points = len(matrix)
+def _cuts(rows: Labels, w: Weights, limit: int) -> Int64[np.ndarray, "cuts points"]:
+    """The cuts of the average-linkage tree of the similarity matrix, into 1, 2, ... clusters.
+
+    Up to about twice those of any draw, and up to `limit`.
+    """
+    n_points, most = rows.shape[1], min(limit, 2 * int(rows.max()) + 4)
     if n_points == 1:
         return np.zeros((1, 1), dtype=np.int64)
     from scipy.cluster.hierarchy import cut_tree, linkage
 
+    matrix = similarity(rows, w)
     tree = linkage(1.0 - matrix[np.triu_indices(n_points, 1)], "average")
     return _as_rows(cut_tree(tree, n_clusters=np.arange(1, min(most, n_points) + 1)).T)
 
@@ -617,9 +618,8 @@ class _Search:
         return np.asarray(self.rows[allowed[int(losses.argmin())]])
 
     def _best_cut(self) -> Int64[np.ndarray, " points"]:
-        """The best cut of the average-linkage tree, up to twice the clusters of any draw."""
-        most = min(self.limit, 2 * int(self.rows.max()) + 4)
-        cuts = _cuts(similarity(self.rows, self.weights), most)
+        """The best cut of the average-linkage tree."""
+        cuts = _cuts(self.rows, self.weights, self.limit)
         return np.asarray(cuts[int(self.losses(cuts).argmin())])
 
 
