@@ -67,7 +67,7 @@ def algorithm_1(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
     N = len(x)
     h = [model.h(x[i : i + 1])[0] for i in range(N)]
     if model.context is not None:
-        h = with_context(model.context, h)
+        h, t = with_context(model.context, h, x)
     q = h if model.q is None else [model.q(x[i : i + 1])[0] for i in range(N)]
     Q = torch.zeros(config.h_dim).double()
     for i in range(1, N):
@@ -90,6 +90,8 @@ def algorithm_1(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
                 W_1 = next(model.g[0].parameters())
                 before = torch.zeros(config.h_dim).double() if H_k is None else H_k
                 seen += [(W_1 @ before) * (W_1 @ h[n])]
+            if config.means_in_f:
+                seen += [mean_features(model, x, h, t, [i for i in range(n) if labels[i] == k], n)]
             logits.append(model.f(torch.cat(seen)[None])[0, 0])
             G = G - g(joined) + g(H_k)
         log_p = torch.stack(logits)
@@ -104,9 +106,31 @@ def algorithm_1(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
     return rows
 
 
-def with_context(context: Context, h: list[Tensor]) -> list[Tensor]:
-    """h_i + W t_i, where the tokens t_i look at each other: one pair of points at a time."""
+def mean_features(
+    model: NCP, x: Tensor, h: list[Tensor], t: list[Tensor], members: list[int], n: int
+) -> Tensor:
+    """The means of a cluster's members, their products with point n, the log of the size + 1."""
+    W_1 = next(model.g[0].parameters())
+    codes = [t_i / (t_i @ t_i / len(t_i)).sqrt() for t_i in t]  # of length sqrt(width)
+    parts = zip(h, codes, x if model.config.distances else x[:, :0], strict=True)
+    both = [torch.cat([W_1 @ h_i, code, x_i]) for h_i, code, x_i in parts]
+    mean = torch.zeros_like(both[0])
+    for i in members:
+        mean = mean + both[i] / len(members)
+    seen = [mean, mean * both[n], mean.new_tensor([math.log(len(members) + 1)])]
+    if octaves := model.config.distances:
+        near = kernels(x[n], x[members].mean(0), octaves) if members else x.new_ones(octaves)
+        seen += [near if members else torch.zeros_like(near), (1 - near.log()).log()]
+    return torch.cat(seen)
+
+
+def with_context(context: Context, h: list[Tensor], x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """h_i + W t_i, where the tokens t_i look at each other, one pair at a time; and the t_i."""
     t = [context.into(h_i) for h_i in h]
+    near = [[kernels(x_i, x_j, context.distances) for x_j in x] for x_i in x]
+    if context.density is not None:
+        around = [torch.stack(row).sum(0) for row in near]
+        t = [t_i + context.density((1 + n).log()) for t_i, n in zip(t, around, strict=True)]
     for block in context.blocks:
         assert isinstance(block, AttentionBlock)
         width = len(t[0])
@@ -120,6 +144,9 @@ def with_context(context: Context, h: list[Tensor]) -> list[Tensor]:
                 keys = [p[width + start : width + start + part] for p in projected]
                 values = [p[2 * width + start : 2 * width + start + part] for p in projected]
                 weights = [(query @ key / math.sqrt(part)).exp() for key in keys]
+                if block.bias is not None:
+                    by_distance = [block.bias(kernel)[start // part] for kernel in near[i]]
+                    weights = [w * b.exp() for w, b in zip(weights, by_distance, strict=True)]
                 total = sum(weights)
                 seen.append(sum(w / total * v for w, v in zip(weights, values, strict=True)))
             z = t_i + block.project(torch.cat(seen))
@@ -128,7 +155,16 @@ def with_context(context: Context, h: list[Tensor]) -> list[Tensor]:
                 z + block.narrow(torch.where(wide > 0, wide, block.activation.weight * wide))
             )
         t = new
-    return [h_i + context.out(context.norm(t_i)) for h_i, t_i in zip(h, t, strict=True)]
+    t = [context.norm(t_i) for t_i in t]
+    return [h_i + context.out(t_i) for h_i, t_i in zip(h, t, strict=True)], t
+
+
+def kernels(x: Tensor, y: Tensor, octaves: int) -> Tensor:
+    """Gaussians of the distance, of widths 2, 1, 1/2, ..."""
+    r = (x - y).norm() if octaves and not torch.equal(x, y) else torch.zeros(()).double()
+    return torch.stack(
+        [(-(r**2) / (2 * (2.0 ** (1 - j)) ** 2)).exp() for j in range(octaves)] or [r]
+    )
 
 
 def as_published(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
@@ -169,8 +205,15 @@ def ragged_problem(generator: torch.Generator) -> tuple[list[Tensor], list[Tenso
 
 
 @pytest.mark.parametrize(
-    ("residual", "context", "product_in_f"),
-    [(False, 0, False), (True, 0, False), (True, 2, False), (True, 0, True), (True, 2, True)],
+    ("residual", "context", "product_in_f", "means_in_f", "distances"),
+    [
+        (False, 0, False, False, 0),
+        (True, 0, False, False, 0),
+        (True, 2, False, False, 0),
+        (True, 0, True, False, 0),
+        (True, 2, False, True, 0),
+        (True, 2, True, True, 3),
+    ],
 )
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_conditionals_are_algorithm_1(
@@ -180,6 +223,8 @@ def test_conditionals_are_algorithm_1(
     residual: bool,
     context: int,
     product_in_f: bool,
+    means_in_f: bool,
+    distances: int,
     generator: torch.Generator,
 ) -> None:
     model = random_model(
@@ -190,6 +235,8 @@ def test_conditionals_are_algorithm_1(
         residual=residual,
         context=context,
         product_in_f=product_in_f,
+        means_in_f=means_in_f,
+        distances=distances,
     )
     xs, labels = ragged_problem(generator)
     together = model.conditionals(xs, labels)
@@ -206,7 +253,10 @@ def test_conditionals_are_algorithm_1(
     assert spread > 1  # the weights are large enough for a mistake to show
 
 
-@pytest.mark.parametrize(("context", "product_in_f"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize(
+    ("context", "product_in_f", "means_in_f", "distances"),
+    [(0, False, False, 0), (1, False, False, 0), (1, True, False, 0), (1, True, True, 3)],
+)
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_gradients_are_those_of_algorithm_1(
     separate_q: bool,
@@ -214,6 +264,8 @@ def test_gradients_are_those_of_algorithm_1(
     candidate_in_f: bool,
     context: int,
     product_in_f: bool,
+    means_in_f: bool,
+    distances: int,
     generator: torch.Generator,
 ) -> None:
     model = random_model(
@@ -223,6 +275,8 @@ def test_gradients_are_those_of_algorithm_1(
         candidate_in_f=candidate_in_f,
         context=context,
         product_in_f=product_in_f,
+        means_in_f=means_in_f,
+        distances=distances,
     )
     xs, labels = ragged_problem(generator)
     for x in xs:

@@ -216,6 +216,8 @@ def test_image_model_samples(generator: torch.Generator, seed: int) -> None:
         {"residual": True},
         {"residual": True, "context": 2},
         {"residual": True, "context": 2, "product_in_f": True},
+        {"residual": True, "context": 2, "product_in_f": True, "means_in_f": True},
+        {"residual": True, "context": 2, "means_in_f": True, "distances": 3},
     ],
     ids=str,
 )
@@ -438,7 +440,10 @@ def test_a_wide_beam_finds_the_top_partitions(generator: torch.Generator) -> Non
     assert model.map(x[:1]).labels.tolist() == [[0]]
 
 
-@pytest.mark.parametrize(("context", "product_in_f"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("context", "product_in_f", "means_in_f", "distances"),
+    [(0, False, False, 0), (2, False, False, 0), (2, True, False, 0), (2, False, True, 3)],
+)
 @pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
 def test_assign_is_the_last_conditional(
     separate_q: bool,
@@ -446,6 +451,8 @@ def test_assign_is_the_last_conditional(
     candidate_in_f: bool,
     context: int,
     product_in_f: bool,
+    means_in_f: bool,
+    distances: int,
     generator: torch.Generator,
 ) -> None:
     model = random_model(
@@ -455,6 +462,8 @@ def test_assign_is_the_last_conditional(
         candidate_in_f=candidate_in_f,
         context=context,
         product_in_f=product_in_f,
+        means_in_f=means_in_f,
+        distances=distances,
     )
     x, new = data(9, generator), data(7, generator)
     labels = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2, 2])
@@ -480,10 +489,21 @@ def test_assign_in_parts(
     torch.testing.assert_close(in_parts, whole, rtol=0, atol=1e-12)
 
 
-def test_a_newcomer_sees_what_it_would_see_as_a_member(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("entries", [2**22, 20])
+@pytest.mark.parametrize(("means_in_f", "distances"), [(False, 0), (True, 0), (True, 3)])
+def test_a_newcomer_sees_what_it_would_see_as_a_member(
+    means_in_f: bool,
+    distances: int,
+    entries: int,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One block of context: the encoding of a point does not depend on what the others see."""
-    model = random_model(generator, context=1)
+    monkeypatch.setattr(ncp.networks.Near, "ENTRIES", entries)
+    model = random_model(generator, context=1, means_in_f=means_in_f, distances=distances)
     assert model.context is not None
+    if model.context.density is not None:  # what others are before the block, for them it does
+        torch.nn.init.zeros_(model.context.density.weight)
     x, new = data(9, generator), data(3, generator)
     with torch.no_grad():
         h, h_new = model.features(x)[0], model.features(new)[0]

@@ -23,7 +23,7 @@ from ncp.checkpoint import load_model, read, save_model
 from ncp.exact import posterior, similarity
 from ncp.likelihoods import LabelledArrays
 from ncp.mixture import Mixture
-from ncp.model import NCP
+from ncp.model import NCP, NCPConfig
 from ncp.priors import CRP
 from ncp.training import (
     RunConfig,
@@ -435,12 +435,23 @@ def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:
     assert same(Trainer(again, tmp_path / "again").best, first)
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
     rows = [[0, 0, 1, 0, 2, 1]]
-    for context, waves, product in ((1, 0, False), (0, 3, False), (1, 3, True)):
-        with_more = replace(again.model, context=context, waves=waves, product_in_f=product)
-        more = replace(again, model=with_more)
+    for added in (
+        {"context": 1},
+        {"waves": 3},
+        {"context": 1, "waves": 3, "product_in_f": True},
+        {"context": 1, "means_in_f": True, "distances": 3},
+    ):
+        config = NCPConfig.from_dict(again.model.to_dict() | added)
+        more = replace(again, model=config)
         start = Trainer(more, tmp_path / "more").best
         torch.testing.assert_close(start.log_prob(x, rows), first.log_prob(x, rows))
+    assert start.context is not None
+    torch.nn.init.ones_(start.context.out.weight)
     save_model(tmp_path / "more.safetensors", start)
+    deeper = replace(more, model=replace(more.model, context=3))
+    deeper = replace(deeper, initial=str(tmp_path / "more.safetensors"))
+    grown = Trainer(deeper, tmp_path / "deeper").best
+    torch.testing.assert_close(grown.log_prob(x, rows), start.log_prob(x, rows))
     wider = {"model": replace(again.model, width=12)}
     less = {"initial": str(tmp_path / "more.safetensors")}
     for other in (wider, less):

@@ -130,7 +130,7 @@ def likelihoods(model: NCP, data: Sequences, pairwise: bool = False) -> Likeliho
     codes = h.view(n_datasets, n, -1)
     if model.context is not None:
         codes = model.context.tokens(codes)
-        h = h + model.context.out(codes).flatten(0, 1)
+        h = model.context.encodings(h, codes.flatten(0, 1))
     points = model.project(h, q, folded)
     start = torch.arange(n_datasets, device=data.x.device)[:, None, None] * n
     index = (data.orders + start).flatten(0, 1)

@@ -15,7 +15,8 @@ Every boundary between the functions is linear, and that is where the arithmetic
 * f's first layer splits into the part in G, the part in Q and the part in h_n; the last two are
   computed once per point. With `candidate_in_f`, f also sees g(H_k + h_n), which folds into the
   same product: V_C W_L is added to V_G W_L. With `product_in_f`, f sees the product of U_k and u_n,
-  number by number, which both are there already: V_P (U_k * u_n) is added to the below.
+  number by number, which both are there already: V_P (U_k * u_n) is added to the below. So is
+  what `means_in_f` shows of the cluster: its means, their products with the point, its size.
 * ĝ(H_k) of an existing cluster is the value computed when its last point joined.
 
 So f's first layer, before its nonlinearity, is
@@ -40,13 +41,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ncp.mixture import Mixture
-from ncp.networks import AttentionBlock, Context, build_encoder, mlp
+from ncp.networks import AttentionBlock, Context, build_encoder, mlp, scaled_squares
 from ncp.partitions import Partitions, as_tensor, canonical, check_labels
 
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
 CHUNK = 4096
-MOST_WAVES = 16  # octaves; float32 has no more to tell
+MOST_OCTAVES = 16  # octaves; float32 has no more to tell
 LONG = 256  # points of a sequence beyond which prefix sums are not worth a matrix product
 
 
@@ -73,9 +74,15 @@ class NCPConfig:
         candidate_in_f: f sees g(H_k + h_n), the embedding of the cluster the point would join.
         product_in_f: f sees (W_1 H_k) * (W_1 h_n), number by number, with W_1 the first layer of g:
             how alike the point and the cluster are.
+        means_in_f: f sees the means of W_1 h_i and of the context's tokens over the cluster that
+            the point may join, their products with those of the point, and the cluster's size;
+            with `distances` also how far the point is from the mean of the cluster's points. A
+            sum over points tells a mean only to those who can divide. It takes a context.
         residual: Skip connections around the hidden layers of g, f and the MLP encoder.
         context: Blocks of self-attention over the data set that follow the encoder, so that h_i
             depends on all of x, whatever its order; 0 in the paper.
+        distances: Octaves of distances between points that the context sees (vectors only); 0 in
+            the paper.
         waves: Octaves of sines and cosines of the coordinates that the MLP encoder sees beside
             them; 0 in the paper.
 
@@ -97,8 +104,10 @@ class NCPConfig:
     point_in_f: bool = True
     candidate_in_f: bool = False
     product_in_f: bool = False
+    means_in_f: bool = False
     residual: bool = False
     context: int = 0
+    distances: int = 0
     waves: int = 0
 
     def __post_init__(self) -> None:
@@ -110,20 +119,40 @@ class NCPConfig:
         if len(self.conv_channels) != 2 or min(self.conv_channels) < 1:
             raise ValueError(f"Expected two positive conv_channels but got {self.conv_channels}")
         least = {"h_width": 1, "h_dim": 1, "width": 1, "g_dim": 1}
-        least |= {"h_depth": 2, "g_depth": 2, "f_depth": 2, "context": 0, "waves": 0}
+        least |= {"h_depth": 2, "g_depth": 2, "f_depth": 2, "context": 0}
+        least |= {"distances": 0, "waves": 0}
         for name, bound in least.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < bound:
                 raise ValueError(f"Expected an integer {name} >= {bound} but got {value!r}")
         if self.waves and self.encoder != "mlp":
             raise ValueError(f"Expected encoder 'mlp' for waves but got {self.encoder!r}")
-        if self.waves > MOST_WAVES:
-            raise ValueError(f"Expected waves <= {MOST_WAVES} but got {self.waves}")
+        for name in ("waves", "distances"):
+            if getattr(self, name) > MOST_OCTAVES:
+                raise ValueError(f"Expected {name} <= {MOST_OCTAVES} but got {getattr(self, name)}")
+        if self.distances and (not self.context or len(self.event_shape) != 1):
+            raise ValueError(
+                "Expected a context and a one-dimensional event_shape for distances "
+                f"but got context {self.context} and {self.event_shape}"
+            )
+        if self.means_in_f and not self.context:
+            raise ValueError("Expected context >= 1 for means_in_f but got 0")
         if self.context and self.width % AttentionBlock.HEADS:
             raise ValueError(
                 f"Expected width to be a multiple of {AttentionBlock.HEADS} with context "
                 f"but got {self.width}"
             )
+
+    @property
+    def sees_clusters(self) -> bool:
+        """Whether f sees the cluster that a point may join otherwise than through g."""
+        return self.product_in_f or self.means_in_f
+
+    @property
+    def n_means(self) -> int:
+        """The numbers that f sees with `means_in_f`."""
+        coordinates = self.event_shape[0] if self.distances else 0
+        return self.means_in_f * (2 * (2 * self.width + coordinates + self.distances) + 1)
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""
@@ -154,13 +183,14 @@ class Folded(NamedTuple):
     w_q: Tensor  # (width, h_dim)    V_Q
     w_h: Tensor | None  # (width, h_dim) V_h
     w_p: Tensor | None  # (width, width) V_P
+    w_m: Tensor | None  # (width, n_means) V_M
     b_f: Tensor  # (width,)          b: the bias of f's first layer
 
 
 class Points(NamedTuple):
     """What the scorer needs of each point, computed once: three projections of its encoding."""
 
-    u: Tensor  # (points, width)      u_i = W_1 h_i
+    u: Tensor  # (points, width or more) u_i = W_1 h_i, then whatever else clusters sum up
     q: Tensor  # (points, width)      V_Q q_i
     static: Tensor  # (points, width) V_h h_i + b
 
@@ -274,13 +304,21 @@ class NCP(nn.Module):
         self.h = build_encoder(config)
         self.q = build_encoder(config) if config.separate_q else None
         self.context = (
-            Context(config.h_dim, config.width, config.context) if config.context else None
+            Context(
+                config.h_dim,
+                config.width,
+                config.context,
+                codes=config.means_in_f,
+                distances=config.distances,
+            )
+            if config.context
+            else None
         )
         self.g = mlp(
             config.h_dim, config.width, config.g_depth, config.g_dim, residual=config.residual
         )
         n_in = config.g_dim * (1 + config.candidate_in_f) + config.h_dim * (1 + config.point_in_f)
-        n_in += config.width * config.product_in_f
+        n_in += config.width * config.product_in_f + config.n_means
         self.f = mlp(n_in, config.width, config.f_depth, 1, residual=config.residual, bias=False)
         likelihood = None if mixture is None else mixture.likelihood
         for name, default in (("location", 0.0), ("scale", 1.0)):
@@ -303,8 +341,8 @@ class NCP(nn.Module):
         into_f = cast(nn.Linear, self.f[0])
         c = self.config
         sizes = [c.g_dim, c.h_dim, c.h_dim * c.point_in_f, c.g_dim * c.candidate_in_f]
-        sizes += [c.width * c.product_in_f]
-        v_g, v_q, v_h, v_c, v_p = torch.split(into_f.weight, sizes, dim=1)
+        sizes += [c.width * c.product_in_f, c.n_means]
+        v_g, v_q, v_h, v_c, v_p, v_m = torch.split(into_f.weight, sizes, dim=1)
         v_join = v_g + v_c if c.candidate_in_f else v_g
         return Folded(
             w_u=first.weight,
@@ -316,6 +354,7 @@ class NCP(nn.Module):
             w_q=v_q,
             w_h=v_h if c.point_in_f else None,
             w_p=v_p if c.product_in_f else None,
+            w_m=v_m if c.means_in_f else None,
             b_f=into_f.bias,
         )
 
@@ -333,18 +372,52 @@ class NCP(nn.Module):
         return self.project(h, q, folded)
 
     def features(self, x: Float[Tensor, "points ..."]) -> tuple[Tensor, Tensor | None]:
-        """h of each point by itself, and q where that has an encoder of its own."""
+        """h of each point by itself, and q where that has an encoder of its own.
+
+        A context that looks at distances gets the coordinates behind h.
+        """
         x = (x - self.location) / self.scale
-        return self.h(x), None if self.q is None else self.q(x)
+        h = torch.cat([self.h(x), x], 1) if self.config.distances else self.h(x)
+        return h, None if self.q is None else self.q(x)
+
+    def summands(self, h: Float[Tensor, "*rows d"], folded: Folded) -> Float[Tensor, "*rows sums"]:
+        """What a cluster is the sum of: W_1 h_i; with `means_in_f` also codes, x_i and a one."""
+        c = self.config
+        u = h[..., : c.h_dim] @ folded.w_u.T
+        if not c.means_in_f:
+            return u
+        return torch.cat([u, h[..., c.h_dim :], torch.ones_like(u[..., :1])], -1)
+
+    def likeness(
+        self, sums: Float[Tensor, "rows sums"], point: Float[Tensor, "rows sums"], folded: Folded
+    ) -> Float[Tensor, "rows width"]:
+        """What f sees of clusters, by their sums, beside the point that may join them.
+
+        Nothing (zero) of an empty one, whose sums are zero.
+        """
+        seen, w = [], self.config.width
+        if folded.w_p is not None:
+            seen.append(sums[:, :w] * point[:, :w])
+        if folded.w_m is not None:
+            size = sums[:, -1:]
+            mean = sums[:, :-1] / size.clamp(min=1)
+            seen += [mean, mean * point[:, :-1], size.log1p()]
+            if self.config.distances:
+                apart = scaled_squares((mean - point[:, :-1])[:, 2 * w :], self.config.distances)
+                exists = size.clamp(max=1)
+                seen += [apart.neg().exp() * exists, apart.log1p() * exists]
+        weights = [part for part in (folded.w_p, folded.w_m) if part is not None]
+        return torch.cat(seen, 1) @ torch.cat(weights, 1).T
 
     def project(
-        self, h: Float[Tensor, "points d_h"], q: Float[Tensor, "points d_h"] | None, folded: Folded
+        self, h: Float[Tensor, "points d"], q: Float[Tensor, "points d_h"] | None, folded: Folded
     ) -> Points:
         """Encodings as the scorer wants them."""
+        u, h = self.summands(h, folded), h[:, : self.config.h_dim]
         static = folded.b_f.expand(len(h), -1)
         if folded.w_h is not None:
             static = torch.addmm(folded.b_f, h, folded.w_h.T)
-        return Points(u=h @ folded.w_u.T, q=(h if q is None else q) @ folded.w_q.T, static=static)
+        return Points(u=u, q=(h if q is None else q) @ folded.w_q.T, static=static)
 
     def embed(self, v: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
         """g between its first and its last linear layer."""
@@ -378,11 +451,12 @@ class NCP(nn.Module):
         q = q * plan.valid[..., None]
         joined = _with_zero_row(prefix_sum(u, plan.labels))  # U of a cluster, its last point here
         alone = u.flatten(0, 1)
-        u = alone + folded.b_u
+        w = self.config.width
+        g_joined, u = joined[:, :w], alone[:, :w] + folded.b_u
         parts = list(zip(torch.split(plan.here, CHUNK), torch.split(plan.last, CHUNK), strict=True))
         inner = torch.cat(
             [
-                self.embed(joined.index_select(0, last) + u.index_select(0, here))
+                self.embed(g_joined.index_select(0, last) + u.index_select(0, here))
                 for here, last in parts
             ]
         )  # (M, width)
@@ -398,9 +472,9 @@ class NCP(nn.Module):
         scored = []
         for (here, last), part in zip(parts, torch.split(inner, CHUNK), strict=True):
             rest = base.index_select(0, here) - g_hat.index_select(0, last)
-            if folded.w_p is not None:
-                product = joined.index_select(0, last) * alone.index_select(0, here)
-                rest = torch.addmm(rest, product, folded.w_p.T)
+            if self.config.sees_clusters:
+                sums, point = joined.index_select(0, last), alone.index_select(0, here)
+                rest = rest + self.likeness(sums, point, folded)
             scored.append(self.logit(torch.addmm(rest, part, folded.w_join.T)))
         logits = torch.cat(scored)
         padded = logits.new_full(plan.candidate.shape, -torch.inf)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -102,7 +102,55 @@ class WaveLinear(nn.Linear):
         return super().forward(torch.cat([x, angles.sin(), angles.cos()], -1))
 
 
-Memory = list[tuple[Tensor, Tensor]]
+def scaled_squares(
+    difference: Float[Tensor, "*rows D"], octaves: int
+) -> Float[Tensor, "*rows octaves"]:
+    """r^2 4^j / 8, j = 0, 1, ..., of the length r of differences: in widths 2, 1, 1/2, ..."""
+    squares = difference.square().sum(-1, keepdim=True)
+    rates = 4.0 ** torch.arange(octaves, device=squares.device, dtype=squares.dtype)
+    return squares * (rates / 8)
+
+
+class Near:
+    """How near the points of data sets are to some points: Gaussian kernels, one an octave.
+
+    Their widths are 2, 1, 1/2, ... of the prior's scale. They are given for a few rows of points
+    at a time, since there are M x N x octaves.
+    """
+
+    ENTRIES = 2**22
+
+    def __init__(
+        self,
+        of: Float[Tensor, "B M D"],
+        among: Float[Tensor, "B N D"],
+        octaves: int,
+        real: Bool[Tensor, " N"] | None = None,
+    ) -> None:
+        self.of, self.among, self.octaves, self.real = of, among, octaves, real
+        n_rows, n = of.shape[1], among.shape[1]
+        step = max(1, self.ENTRIES // (len(of) * n * octaves))
+        self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
+        self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
+
+    def rows(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
+        return self._kernels(rows) if self.known is None else self.known
+
+    def _kernels(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
+        apart = scaled_squares(self.of[:, rows, None] - self.among[:, None], self.octaves)
+        kernels = apart.neg_().exp()
+        return kernels if self.real is None else kernels * self.real[:, None]
+
+    def density(self) -> Float[Tensor, "B M octaves"]:
+        """How many points are near, on a log scale."""
+        return torch.cat([self.rows(rows).sum(2) for rows in self.slices], 1).log1p()
+
+
+class Memory(NamedTuple):
+    """What newcomers see of a data set: its coordinates, and the keys and values of each block."""
+
+    x: Tensor  # (N, D), or without columns if the context does not look at distances
+    blocks: list[tuple[Tensor, Tensor]]
 
 
 class Context(nn.Module):
@@ -113,48 +161,88 @@ class Context(nn.Module):
     and a small perceptron. W starts at zero: without training there is no context.
 
     A data set has to be encoded once only, whatever the number of samples and orders, so this
-    costs the sampler next to nothing.
+    costs the sampler next to nothing. With `codes`, the tokens themselves, all of one length,
+    stand behind the encodings: their products say how alike two points are.
+
+    With `distances` h comes with the points' coordinates behind it. Attention then also goes by
+    `Near`, and tokens start with the number of points around. Both start without effect.
     """
 
-    def __init__(self, h_dim: int, width: int, depth: int) -> None:
+    def __init__(
+        self, h_dim: int, width: int, depth: int, codes: bool = False, distances: int = 0
+    ) -> None:
         super().__init__()
+        self.h_dim, self.codes, self.distances = h_dim, codes, distances
         self.into = nn.Linear(h_dim, width)
-        self.blocks = nn.ModuleList(AttentionBlock(width) for _ in range(depth))
+        self.density = nn.Linear(distances, width, bias=False) if distances else None
+        if self.density is not None:
+            nn.init.zeros_(self.density.weight)
+        self.blocks = nn.ModuleList(AttentionBlock(width, distances) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, h_dim, bias=False)
         nn.init.zeros_(self.out.weight)
 
     def forward(
-        self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, " N"] | None = None
-    ) -> Float[Tensor, "B N d_h"]:
+        self, h: Float[Tensor, "B N d_in"], real: Bool[Tensor, " N"] | None = None
+    ) -> Float[Tensor, "B N d"]:
         """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
-        return torch.add(h, self.out(self.tokens(h, real)))
+        return self.encodings(h, self.tokens(h, real))
+
+    def encodings(
+        self, h: Float[Tensor, "*rows d_in"], tokens: Float[Tensor, "*rows width"]
+    ) -> Float[Tensor, "*rows d"]:
+        """h + W t; with `codes` also t at unit variance, and the coordinates that came with h."""
+        encoded = torch.add(h[..., : self.h_dim], self.out(tokens))
+        if not self.codes:
+            return encoded
+        codes = tokens.shape[-1] ** 0.5 * nn.functional.normalize(tokens, dim=-1)
+        return torch.cat([encoded, codes, h[..., self.h_dim :]], -1)
 
     def tokens(
-        self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, " N"] | None = None
+        self, h: Float[Tensor, "B N d_in"], real: Bool[Tensor, " N"] | None = None
     ) -> Float[Tensor, "B N width"]:
         """What the points are to each other, after all blocks."""
-        tokens = self.into(h)
+        x = h[..., self.h_dim :]
+        near = Near(x, x, self.distances, real) if self.distances else None
+        tokens = self._start(h, near)
         for block in self.blocks:
-            tokens = block(tokens, real)
+            tokens = block(tokens, real, near)
         final: Tensor = self.norm(tokens)
         return final
 
-    def memory(self, h: Float[Tensor, "N d_h"]) -> Memory:
+    def _start(self, h: Float[Tensor, "B N d_in"], near: Near | None) -> Float[Tensor, "B N width"]:
+        tokens: Tensor = self.into(h[..., : self.h_dim])
+        if self.density is None or near is None:
+            return tokens
+        return torch.add(tokens, self.density(near.density()))
+
+    def memory(self, h: Float[Tensor, "N d_in"]) -> Memory:
         """What newcomers attend to in each block: the keys and values of a data set's points."""
-        tokens, remembered = self.into(h)[None], []
+        x = h[None, :, self.h_dim :]
+        near = Near(x, x, self.distances) if self.distances else None
+        tokens, remembered = self._start(h[None], near), []
         for block in self.blocks:
             q, k, v = cast(AttentionBlock, block).heads(tokens)
             remembered.append((k[0], v[0]))
-            tokens = cast(AttentionBlock, block).attend(tokens, q, k, v)
-        return remembered
+            tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, None, near)
+        return Memory(x[0], remembered)
 
-    def newcomers(self, memory: Memory, new: Float[Tensor, "M d_h"]) -> Float[Tensor, "M d_h"]:
+    def newcomers(self, memory: Memory, new: Float[Tensor, "M d_in"]) -> Float[Tensor, "M d"]:
         """Encodings of new points, each of which sees a data set and itself, but is not seen."""
-        arriving = self.into(new)
-        for block, (k, v) in zip(self.blocks, memory, strict=True):
-            arriving = cast(AttentionBlock, block).join(k, v, arriving)
-        return torch.add(new, self.out(self.norm(arriving)))
+        among = max(1, len(memory.x)) * max(1, self.distances)
+        parts = torch.split(new, max(1, Near.ENTRIES // among))
+        return torch.cat([self._join(memory, part) for part in parts])
+
+    def _join(self, memory: Memory, new: Float[Tensor, "M d_in"]) -> Float[Tensor, "M d"]:
+        near = None
+        if self.distances:
+            x = new[:, None, self.h_dim :]
+            among = torch.cat([memory.x.expand(len(new), -1, -1), x], 1)
+            near = Near(x, among, self.distances)  # each new point by itself: (M, 1, N + 1)
+        arriving = self._start(new[:, None], near)[:, 0]
+        for block, (k, v) in zip(self.blocks, memory.blocks, strict=True):
+            arriving = cast(AttentionBlock, block).join(k, v, arriving, near)
+        return self.encodings(new, self.norm(arriving))
 
 
 class AttentionBlock(nn.Module):
@@ -162,8 +250,11 @@ class AttentionBlock(nn.Module):
 
     HEADS = 4
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, distances: int = 0) -> None:
         super().__init__()
+        self.bias = nn.Linear(distances, self.HEADS, bias=False) if distances else None
+        if self.bias is not None:
+            nn.init.zeros_(self.bias.weight)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
@@ -184,10 +275,13 @@ class AttentionBlock(nn.Module):
         return out
 
     def forward(
-        self, tokens: Float[Tensor, "B N width"], real: Bool[Tensor, " N"] | None = None
+        self,
+        tokens: Float[Tensor, "B N width"],
+        real: Bool[Tensor, " N"] | None = None,
+        near: Near | None = None,
     ) -> Float[Tensor, "B N width"]:
         q, k, v = self.heads(tokens)
-        return self.attend(tokens, q, k, v, real)
+        return self.attend(tokens, q, k, v, real, near)
 
     def attend(
         self,
@@ -196,26 +290,38 @@ class AttentionBlock(nn.Module):
         k: Float[Tensor, "B N heads part"],
         v: Float[Tensor, "B N heads part"],
         real: Bool[Tensor, " N"] | None = None,
+        near: Near | None = None,
     ) -> Float[Tensor, "B N width"]:
         """The tokens after the block, from their own queries, keys and values."""
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        seen = nn.functional.scaled_dot_product_attention(
-            q, k, v, None if real is None else real.expand(1, 1, len(real), -1)
-        )
-        return self._finish(tokens, seen.transpose(1, 2))
+        look = nn.functional.scaled_dot_product_attention
+        if self.bias is None or near is None:
+            seen = look(q, k, v, None if real is None else real.expand(1, 1, len(real), -1))
+            return self._finish(tokens, seen.transpose(1, 2))
+        parts = []
+        for rows in near.slices:
+            bias = self.bias(near.rows(rows)).permute(0, 3, 1, 2)
+            bias = bias if real is None else bias.masked_fill(~real, -torch.inf)
+            parts.append(look(q[:, :, rows], k, v, bias))
+        return self._finish(tokens, torch.cat(parts, 2).transpose(1, 2))
 
     def join(
         self,
         k: Float[Tensor, "N heads part"],
         v: Float[Tensor, "N heads part"],
         new: Float[Tensor, "M width"],
+        near: Near | None = None,
     ) -> Float[Tensor, "M width"]:
         """New points attend to N points, by their keys and values, and to themselves."""
         q, own_k, own_v = self.heads(new)
         scale = q.shape[-1] ** -0.5
         scores = torch.einsum("mhp,nhp->mhn", q, k)
         own = (q * own_k).sum(-1, keepdim=True)
-        weights = (scale * torch.cat([scores, own], -1)).softmax(-1)
+        scores = scale * torch.cat([scores, own], -1)
+        if self.bias is not None and near is not None:
+            parts = [self.bias(near.rows(rows)) for rows in near.slices]
+            scores = scores + torch.cat(parts, 1)[:, 0].transpose(1, 2)
+        weights = scores.softmax(-1)
         seen = torch.einsum("mhn,nhp->mhp", weights[..., :-1], v) + weights[..., -1:] * own_v
         return self._finish(new, seen)
 

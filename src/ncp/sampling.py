@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, cast
 
@@ -154,7 +155,7 @@ class _Tree:
     refs: Tensor  # (rows, K) references into the arena; anything from k on
     # arena: distinct live clusters
     owner: Tensor  # (clusters,) sequence
-    u: Tensor  # (clusters, width)
+    u: Tensor  # (clusters, sums)
     g_hat: Tensor  # (clusters, width)
     # history, one entry a step
     parents: list[Tensor] = field(default_factory=list)
@@ -171,7 +172,7 @@ class _Tree:
 class _Grown(NamedTuple):
     """Every cluster of the arena with its sequence's next point in it, then that point alone."""
 
-    u: Tensor  # (clusters + sequences, width)
+    u: Tensor  # (clusters + sequences, sums)
     g_hat: Tensor  # (clusters + sequences, width)
     change: Tensor  # (clusters + sequences, width) D
 
@@ -194,6 +195,7 @@ class TreeSampler:
         last = cast(torch.nn.Linear, model.f[-1]).weight  # (1, width)
         self._last = torch.nn.functional.pad(last, (0, 0, 0, TILE - 1)).detach()
         self._inner_f = model.f[1:-1]
+        self.sees_clusters = model.config.sees_clusters
         self.n_embed = 0
         self.n_logit = 0
 
@@ -285,14 +287,19 @@ class TreeSampler:
         self.n_embed += len(u)
         g_hat, change = (torch.cat(part) for part in zip(*parts, strict=True))
         change[: len(tree.u)] -= tree.g_hat
-        if self.folded.w_p is not None:
-            change[: len(tree.u)] += self.products(tree.u, u_n[tree.owner])
+        if self.sees_clusters:
+            change[: len(tree.u)] += self.likeness(tree.u, u_n, tree.owner)
         return _Grown(u, g_hat, change)
 
-    def products(self, u: Tensor, u_n: Tensor) -> Tensor:
-        """What f sees of the products of clusters' sums and points, by row."""
-        w_p = cast(Tensor, self.folded.w_p)
-        return in_chunks(lambda v: v @ w_p.T, u * u_n)
+    def likeness(self, u: Tensor, points: Tensor, which: Tensor) -> Tensor:
+        """What f sees of clusters, by their sums, beside the points that may join them."""
+
+        def network(both: Tensor) -> Tensor:
+            sums, point = both.chunk(2, 1)
+            return self.model.likeness(sums, point, self.folded)
+
+        parts = zip(torch.split(u, CHUNK), torch.split(which, CHUNK), strict=True)
+        return torch.cat([in_tiles(network, torch.cat([v, points[w]], 1)) for v, w in parts])
 
     def _score(
         self, tree: _Tree, change: Tensor, base: Tensor
@@ -317,14 +324,14 @@ class TreeSampler:
         scores[row, slot] = logits.to(scores.dtype)
         return refs, log_softmax(scores)
 
-    def value(self, u: Float[Tensor, "clusters width"]) -> Float[Tensor, "clusters width"]:
+    def value(self, u: Float[Tensor, "clusters sums"]) -> Float[Tensor, "clusters width"]:
         """ĝ of clusters by their sums U."""
         self.n_embed += len(u)
         return in_chunks(lambda v: self._two_values(v)[0], u)
 
     def _two_values(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """V_G g and (V_G + V_C) g of clusters by their sums U."""
-        inner = self.model.embed(u + self.folded.b_u)
+        inner = self.model.embed(u[:, : self.model.config.width] + self.folded.b_u)
         g_hat = torch.addmm(self.folded.b_g, inner, self.folded.w_g.T)
         return g_hat, torch.addmm(self.folded.b_join, inner, self.folded.w_join.T)
 
@@ -524,42 +531,45 @@ def assign_each(
     h = _features(model, points)[0]
     n_clusters = max(int(row.max()) + 1 for row in rows)
     again = model.context is not None and mutual
+    memory = None
     if not again:
         h_in_context = h if model.context is None else _in_context(model.context, h)
         clusters = [_clusters(sampler, h_in_context[None], row) for row in rows]
-        memory = [] if model.context is None else model.context.memory(h)
+        memory = None if model.context is None else model.context.memory(h)
     found: list[list[Tensor]] = [[] for _ in rows]
     for part in torch.split(new, max(1, CHUNK // (n_clusters + 1 + again * len(points)))):
         h_new, q = _features(model, part)
-        if model.context is not None and again:
+        if model.context is not None and memory is None:
             both = model.context(torch.cat([h.expand(len(part), -1, -1), h_new[:, None]], 1))
             h_new = both[:, -1]
             clusters = [_clusters(sampler, both[:, :-1], row) for row in rows]
-        elif model.context is not None:
+        elif model.context is not None and memory is not None:
             h_new = model.context.newcomers(memory, h_new)
         joining = _project(model, h_new, q, sampler.folded)
         for (u, g_hat), column in zip(clusters, found, strict=True):
             joined = (u + joining.u[:, None]).flatten(0, 1)
             y = in_tiles(lambda v: sampler._two_values(v)[1], joined).view(
-                len(part), -1, u.shape[2]
+                len(part), u.shape[1], -1
             )
             y = y + (g_hat.sum(1, keepdim=True) - g_hat + joining.static[:, None])
-            if sampler.folded.w_p is not None:
-                one = joining.u[:, None].expand_as(y)
-                y = y + sampler.products(u.expand_as(y).flatten(0, 1), one.flatten(0, 1)).view_as(y)
+            if sampler.sees_clusters:
+                each = u.expand(len(part), -1, -1).flatten(0, 1)
+                which = torch.arange(len(part), device=u.device).repeat_interleave(u.shape[1])
+                y = y + sampler.likeness(each, joining.u, which).view_as(y)
             logits = in_tiles(sampler._logit, y.flatten(0, 1)).view(y.shape[:2])
             column.append(log_softmax(logits.to(widest(logits.device))).exp())
     return [torch.cat(column) for column in found]
 
 
 def _clusters(
-    sampler: TreeSampler, h: Float[Tensor, "B N d_h"], label: Int[Tensor, " N"]
-) -> tuple[Float[Tensor, "B K width"], Float[Tensor, "B K width"]]:
+    sampler: TreeSampler, h: Float[Tensor, "B N d"], label: Int[Tensor, " N"]
+) -> tuple[Float[Tensor, "B K sums"], Float[Tensor, "B K width"]]:
     """U and ĝ of the clusters of one partition of B data sets, and zeros for a new cluster."""
-    u = in_tiles(lambda rows: rows @ sampler.folded.w_u.T, h.flatten(0, 1)).view(*h.shape[:2], -1)
+    summands = partial(sampler.model.summands, folded=sampler.folded)
+    u = in_tiles(summands, h.flatten(0, 1)).view(*h.shape[:2], -1)
     sums = u.new_zeros(len(u), int(label.max()) + 2, u.shape[2], dtype=widest(u.device))
     sums = sums.index_add(1, label, u.to(sums.dtype)).to(u.dtype)
-    g_hat = sampler.value(sums[:, :-1].flatten(0, 1)).view(len(u), -1, u.shape[2])
+    g_hat = sampler.value(sums[:, :-1].flatten(0, 1)).view(len(u), sums.shape[1] - 1, -1)
     return sums, torch.nn.functional.pad(g_hat, (0, 0, 0, 1))
 
 
@@ -672,7 +682,7 @@ def _encode(model: NCP, xs: list[Tensor], folded: Folded) -> Points:
     return _project(model, h, q, folded)
 
 
-def _in_context(context: Context, h: Float[Tensor, "N d_h"]) -> Float[Tensor, "N d_h"]:
+def _in_context(context: Context, h: Float[Tensor, "N d_h"]) -> Float[Tensor, "N d"]:
     def among_themselves(rows: Tensor) -> Tensor:
         out: Tensor = context(rows[None], torch.arange(len(rows), device=h.device) < len(h))[0]
         return out
@@ -689,8 +699,8 @@ def _features(model: NCP, x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def _project(model: NCP, h: Tensor, q: Tensor | None, folded: Folded) -> Points:
     def project(rows: Tensor) -> tuple[Tensor, ...]:
-        both = torch.split(rows, model.config.h_dim, 1)
-        return tuple(model.project(both[0], both[-1], folded))
+        both = torch.split(rows, h.shape[1], 1)
+        return tuple(model.project(both[0], None if q is None else both[1], folded))
 
     rows = h if q is None else torch.cat([h, q], 1)
     tables = zip(*(in_tiles(project, part) for part in torch.split(rows, CHUNK)), strict=True)

@@ -61,7 +61,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam remembers of each param
 BAD_STEPS_IN_A_ROW = 5
 LARGEST_ENUMERATED = 9  # points of a data set, all of whose 21,147 partitions are weighed
 ROLLBACKS = 8
-ADDED = ("context", "waves", "product_in_f")  # what a run may have more than its initial weights
+# What a run's model may have more than its initial weights, without effect at the start.
+ADDED = ("context", "waves", "product_in_f", "means_in_f", "distances")
 MONITOR_ORDERS = 8  # the paper's number of orders for the symmetry monitor
 MONITOR_DATASETS = 4
 ACCELERATOR_CHUNK = 64 * CHUNK  # candidates of a piece where there is no cache to fit
@@ -166,7 +167,8 @@ class RunConfig:
     """A whole run: what `experiments/NAME.toml` says.
 
     With `initial`, the path of a checkpoint, training starts from its weights. They must be those
-    of the same model, but for the `context`, `waves` and `product_in_f`, which may be new.
+    of the same model, but for what is `ADDED`, which may be new, and the `context`, which may be
+    new or deeper.
     """
 
     name: str
@@ -664,8 +666,11 @@ class Trainer:
 
 def _start_from(model: NCP, found: Checkpoint) -> None:
     """Take over the weights of a checkpoint; the model may have something more."""
-    without = {name: had for name in ADDED if not (had := getattr(found.config, name))}
-    if found.config != replace(model.config, **without):
+    had, wanted = found.config, model.config
+    without = {name: getattr(had, name) for name in ADDED if not getattr(had, name)}
+    deeper = 0 < had.context < wanted.context
+    without |= {"context": had.context} if deeper else {}
+    if had != replace(wanted, **without):
         raise ValueError(
             f"Expected the run's model in the initial checkpoint ({', '.join(ADDED)} apart) "
             f"but got {found.config}"
@@ -673,7 +678,8 @@ def _start_from(model: NCP, found: Checkpoint) -> None:
     weights = found.build().state_dict()
     for name, fresh in model.state_dict().items():
         if name not in weights:
-            weights[name] = fresh
+            last = deeper and (".project." in name or ".narrow." in name)
+            weights[name] = torch.zeros_like(fresh) if last else fresh
         elif name.endswith("0.weight") and weights[name].shape != fresh.shape:
             columns = fresh.shape[1] - weights[name].shape[1]
             weights[name] = torch.nn.functional.pad(weights[name], (0, columns))  # no effect yet
