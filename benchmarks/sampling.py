@@ -46,39 +46,34 @@ def separate_states(model: NCP, x: Tensor, n_samples: int, seed: int) -> tuple[n
     """Labels (S, N) from S copies of the state, and the number of evaluations of g and of f."""
     generator = torch.Generator().manual_seed(seed)
     config = model.config
-    x = (model.check_points(x) - model.location) / model.scale
-    h = model.h(x)
+    x = model.check_points(x)
+    h, q = model.features(x)
     h = h if model.context is None else model.context(h[None])[0]
-    h, codes = h[:, : config.h_dim], h[:, config.h_dim :]  # there are codes with means_in_f
-    q = h if model.q is None else model.q(x)
-    first = partial(torch.nn.functional.linear, weight=next(model.g[0].parameters()))
+    u = model.summands(h, model.fold())
+    h = h[:, : config.h_dim]
+    q = h if q is None else q
     labels = torch.zeros(n_samples, len(x), dtype=torch.long)
     evaluations = 0
     rows = torch.arange(n_samples)
     H = torch.zeros(n_samples, 1, config.h_dim)
     H[:, 0] = h[0]
-    T = torch.zeros(n_samples, 1, codes.shape[1])
-    T[:, 0] = codes[0]
-    sizes = torch.ones(n_samples, 1)
+    U = torch.zeros(n_samples, 1, u.shape[1])
+    U[:, 0] = u[0]
     g = torch.zeros(n_samples, 1, config.g_dim)
     g[:, 0] = model.g(h[:1])
     k = torch.ones(n_samples, dtype=torch.long)
     for n in range(1, len(x)):
         n_slots = int(k.max()) + 1
         H = torch.nn.functional.pad(H, (0, 0, 0, n_slots - H.shape[1]))
-        T = torch.nn.functional.pad(T, (0, 0, 0, n_slots - T.shape[1]))
-        sizes = torch.nn.functional.pad(sizes, (0, n_slots - sizes.shape[1]))
+        U = torch.nn.functional.pad(U, (0, 0, 0, n_slots - U.shape[1]))
         g = torch.nn.functional.pad(g, (0, 0, 0, n_slots - g.shape[1]))
         row, slot = (torch.arange(n_slots) <= k[:, None]).nonzero(as_tuple=True)
         joined = model.g(H[row, slot] + h[n])
         seen = [g.sum(1)[row] + joined - g[row, slot], q[n + 1 :].sum(0).expand(len(row), -1)]
         seen += [h[n].expand(len(row), -1)] if config.point_in_f else []
         seen += [joined] if config.candidate_in_f else []
-        seen += [first(H[row, slot]) * first(h[n])] if config.product_in_f else []
-        if config.means_in_f:
-            size = sizes[row, slot, None]
-            mean = torch.cat([first(H[row, slot]), T[row, slot]], 1) / size.clamp(min=1)
-            seen += [mean, mean * torch.cat([first(h[n]), codes[n]]), size.log1p()]
+        if config.n_alike:
+            seen.append(model.alike(U[row, slot], u[n].expand(len(row), -1)))
         logits = torch.full((n_samples, n_slots), -torch.inf)
         logits[row, slot] = model.f(torch.cat(seen, 1))[:, 0]
         evaluations += len(row)
@@ -86,8 +81,7 @@ def separate_states(model: NCP, x: Tensor, n_samples: int, seed: int) -> tuple[n
         of = torch.zeros(n_samples, n_slots, dtype=torch.long)
         of[row, slot] = torch.arange(len(row))
         H[rows, choice] += h[n]
-        T[rows, choice] += codes[n]
-        sizes[rows, choice] += 1
+        U[rows, choice] += u[n]
         g[rows, choice] = joined[of[rows, choice]]
         k += choice == k
         labels[:, n] = choice

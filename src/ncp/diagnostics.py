@@ -887,7 +887,7 @@ class CheckPlan:
     tv_sizes: tuple[int, ...] = (10, 50, 100)
     tv_datasets: int = 1000
     kl_points: int = 8
-    kl_datasets: int = 100
+    kl_datasets: int = 400
     ess_points: int = 50
     ess_datasets: int = 200
     ess_samples: int = 2000
@@ -1022,7 +1022,8 @@ def _exact_rows(on: _Trial, seed: int) -> Lines:
         seed=seeds[0],
         progress=on.progress,
     )
-    words = f"nats per data set, over all partitions of {n} points"
+    error = exact.kl.standard_error
+    words = f"nats per data set, over all partitions of {n} points; standard error {error:.2g}"
     yield _row(f"KL(p || q), N = {n}", exact.kl.mean, words, at_most=goal.kl), "exact", exact
     words = "total variation over the same partitions"
     yield _row(f"TV(p, q), N = {n}", exact.tv.mean, words), "exact", exact

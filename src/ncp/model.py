@@ -14,9 +14,9 @@ Every boundary between the functions is linear, and that is where the arithmetic
   small matrix. The state keeps sums of *folded* values ĝ(H) = V_G (W_L a + b_L), never G itself.
 * f's first layer splits into the part in G, the part in Q and the part in h_n; the last two are
   computed once per point. With `candidate_in_f`, f also sees g(H_k + h_n), which folds into the
-  same product: V_C W_L is added to V_G W_L. With `product_in_f`, f sees the product of U_k and u_n,
-  number by number, which both are there already: V_P (U_k * u_n) is added to the below. So is
-  what `means_in_f` shows of the cluster: its means, their products with the point, its size.
+  same product: V_C W_L is added to V_G W_L. With `product_in_f` and `means_in_f`, f sees how alike
+  the point and the cluster are, from U_k and u_n, which both are there already: V_A times that is
+  added to the below.
 * ĝ(H_k) of an existing cluster is the value computed when its last point joined.
 
 So f's first layer, before its nonlinearity, is
@@ -144,15 +144,11 @@ class NCPConfig:
             )
 
     @property
-    def sees_clusters(self) -> bool:
-        """Whether f sees the cluster that a point may join otherwise than through g."""
-        return self.product_in_f or self.means_in_f
-
-    @property
-    def n_means(self) -> int:
-        """The numbers that f sees with `means_in_f`."""
+    def n_alike(self) -> int:
+        """The numbers that f sees of a point and the cluster it may join, otherwise than by g."""
         coordinates = self.event_shape[0] if self.distances else 0
-        return self.means_in_f * (2 * (2 * self.width + coordinates + self.distances) + 1)
+        means = 2 * (2 * self.width + coordinates + self.distances) + 1
+        return self.width * self.product_in_f + means * self.means_in_f
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""
@@ -182,8 +178,7 @@ class Folded(NamedTuple):
     b_join: Tensor  # (width,)       (V_G + V_C) b_L
     w_q: Tensor  # (width, h_dim)    V_Q
     w_h: Tensor | None  # (width, h_dim) V_h
-    w_p: Tensor | None  # (width, width) V_P
-    w_m: Tensor | None  # (width, n_means) V_M
+    w_a: Tensor | None  # (width, n_alike) V_A
     b_f: Tensor  # (width,)          b: the bias of f's first layer
 
 
@@ -318,7 +313,7 @@ class NCP(nn.Module):
             config.h_dim, config.width, config.g_depth, config.g_dim, residual=config.residual
         )
         n_in = config.g_dim * (1 + config.candidate_in_f) + config.h_dim * (1 + config.point_in_f)
-        n_in += config.width * config.product_in_f + config.n_means
+        n_in += config.n_alike
         self.f = mlp(n_in, config.width, config.f_depth, 1, residual=config.residual, bias=False)
         likelihood = None if mixture is None else mixture.likelihood
         for name, default in (("location", 0.0), ("scale", 1.0)):
@@ -341,8 +336,7 @@ class NCP(nn.Module):
         into_f = cast(nn.Linear, self.f[0])
         c = self.config
         sizes = [c.g_dim, c.h_dim, c.h_dim * c.point_in_f, c.g_dim * c.candidate_in_f]
-        sizes += [c.width * c.product_in_f, c.n_means]
-        v_g, v_q, v_h, v_c, v_p, v_m = torch.split(into_f.weight, sizes, dim=1)
+        v_g, v_q, v_h, v_c, v_a = torch.split(into_f.weight, [*sizes, c.n_alike], dim=1)
         v_join = v_g + v_c if c.candidate_in_f else v_g
         return Folded(
             w_u=first.weight,
@@ -353,8 +347,7 @@ class NCP(nn.Module):
             b_join=v_join @ last.bias,
             w_q=v_q,
             w_h=v_h if c.point_in_f else None,
-            w_p=v_p if c.product_in_f else None,
-            w_m=v_m if c.means_in_f else None,
+            w_a=v_a if c.n_alike else None,
             b_f=into_f.bias,
         )
 
@@ -388,17 +381,17 @@ class NCP(nn.Module):
             return u
         return torch.cat([u, h[..., c.h_dim :], torch.ones_like(u[..., :1])], -1)
 
-    def likeness(
-        self, sums: Float[Tensor, "rows sums"], point: Float[Tensor, "rows sums"], folded: Folded
-    ) -> Float[Tensor, "rows width"]:
+    def alike(
+        self, sums: Float[Tensor, "rows sums"], point: Float[Tensor, "rows sums"]
+    ) -> Float[Tensor, "rows n_alike"]:
         """What f sees of clusters, by their sums, beside the point that may join them.
 
         Nothing (zero) of an empty one, whose sums are zero.
         """
         seen, w = [], self.config.width
-        if folded.w_p is not None:
+        if self.config.product_in_f:
             seen.append(sums[:, :w] * point[:, :w])
-        if folded.w_m is not None:
+        if self.config.means_in_f:
             size = sums[:, -1:]
             mean = sums[:, :-1] / size.clamp(min=1)
             seen += [mean, mean * point[:, :-1], size.log1p()]
@@ -406,8 +399,7 @@ class NCP(nn.Module):
                 apart = scaled_squares((mean - point[:, :-1])[:, 2 * w :], self.config.distances)
                 exists = size.clamp(max=1)
                 seen += [apart.neg().exp() * exists, apart.log1p() * exists]
-        weights = [part for part in (folded.w_p, folded.w_m) if part is not None]
-        return torch.cat(seen, 1) @ torch.cat(weights, 1).T
+        return torch.cat(seen, 1)
 
     def project(
         self, h: Float[Tensor, "points d"], q: Float[Tensor, "points d_h"] | None, folded: Folded
@@ -472,9 +464,9 @@ class NCP(nn.Module):
         scored = []
         for (here, last), part in zip(parts, torch.split(inner, CHUNK), strict=True):
             rest = base.index_select(0, here) - g_hat.index_select(0, last)
-            if self.config.sees_clusters:
-                sums, point = joined.index_select(0, last), alone.index_select(0, here)
-                rest = rest + self.likeness(sums, point, folded)
+            if folded.w_a is not None:
+                seen = self.alike(joined.index_select(0, last), alone.index_select(0, here))
+                rest = torch.addmm(rest, seen, folded.w_a.T)
             scored.append(self.logit(torch.addmm(rest, part, folded.w_join.T)))
         logits = torch.cat(scored)
         padded = logits.new_full(plan.candidate.shape, -torch.inf)

@@ -118,7 +118,8 @@ class Near:
     at a time, since there are M x N x octaves.
     """
 
-    ENTRIES = 2**22
+    ENTRIES = 2**22  # that are kept; of more than that a part at a time is computed again
+    PART = 2**20
 
     def __init__(
         self,
@@ -129,7 +130,8 @@ class Near:
     ) -> None:
         self.of, self.among, self.octaves, self.real = of, among, octaves, real
         n_rows, n = of.shape[1], among.shape[1]
-        step = max(1, self.ENTRIES // (len(of) * n * octaves))
+        row = len(of) * n * octaves
+        step = n_rows if row * n_rows <= self.ENTRIES else max(1, self.PART // row)
         self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
         self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
 

@@ -195,7 +195,6 @@ class TreeSampler:
         last = cast(torch.nn.Linear, model.f[-1]).weight  # (1, width)
         self._last = torch.nn.functional.pad(last, (0, 0, 0, TILE - 1)).detach()
         self._inner_f = model.f[1:-1]
-        self.sees_clusters = model.config.sees_clusters
         self.n_embed = 0
         self.n_logit = 0
 
@@ -287,16 +286,17 @@ class TreeSampler:
         self.n_embed += len(u)
         g_hat, change = (torch.cat(part) for part in zip(*parts, strict=True))
         change[: len(tree.u)] -= tree.g_hat
-        if self.sees_clusters:
-            change[: len(tree.u)] += self.likeness(tree.u, u_n, tree.owner)
+        if self.folded.w_a is not None:
+            change[: len(tree.u)] += self.alike(tree.u, u_n, tree.owner)
         return _Grown(u, g_hat, change)
 
-    def likeness(self, u: Tensor, points: Tensor, which: Tensor) -> Tensor:
-        """What f sees of clusters, by their sums, beside the points that may join them."""
+    def alike(self, u: Tensor, points: Tensor, which: Tensor) -> Tensor:
+        """V_A times what f sees of clusters, by their sums, and the points that may join them."""
+        w_a = cast(Tensor, self.folded.w_a)
 
         def network(both: Tensor) -> Tensor:
             sums, point = both.chunk(2, 1)
-            return self.model.likeness(sums, point, self.folded)
+            return self.model.alike(sums, point) @ w_a.T
 
         parts = zip(torch.split(u, CHUNK), torch.split(which, CHUNK), strict=True)
         return torch.cat([in_tiles(network, torch.cat([v, points[w]], 1)) for v, w in parts])
@@ -552,10 +552,10 @@ def assign_each(
                 len(part), u.shape[1], -1
             )
             y = y + (g_hat.sum(1, keepdim=True) - g_hat + joining.static[:, None])
-            if sampler.sees_clusters:
+            if sampler.folded.w_a is not None:
                 each = u.expand(len(part), -1, -1).flatten(0, 1)
                 which = torch.arange(len(part), device=u.device).repeat_interleave(u.shape[1])
-                y = y + sampler.likeness(each, joining.u, which).view_as(y)
+                y = y + sampler.alike(each, joining.u, which).view_as(y)
             logits = in_tiles(sampler._logit, y.flatten(0, 1)).view(y.shape[:2])
             column.append(log_softmax(logits.to(widest(logits.device))).exp())
     return [torch.cat(column) for column in found]
