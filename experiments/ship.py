@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import ncp.tabular
-from ncp.checkpoint import Checkpoint, read, write, write_atomically
+from ncp._files import write_atomically
+from ncp.checkpoint import Checkpoint, read, write
 from ncp.cli import attach_arrays, check_plan
 from ncp.diagnostics import run_checks
 from ncp.pretrained import DIRECTORY

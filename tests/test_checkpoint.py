@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from ncp.checkpoint import (
-    Checkpoint,
-    load_model,
-    read,
-    save_model,
-    write,
-    write_atomically,
-)
+from ncp._files import write_atomically
+from ncp.checkpoint import Checkpoint, load_model, read, save_model, write
 from ncp.likelihoods import GaussianKnownVariance, NormalInverseWishart
 from ncp.mixture import Mixture
 from ncp.model import NCP, NCPConfig

@@ -297,16 +297,16 @@ def test_a_bug_is_one_line_too(
 
 
 def test_a_full_disk_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncp import checkpoint
+    from ncp import _files
 
-    real = checkpoint.write_atomically
+    real = _files.write_atomically
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "summary.json":
             raise OSError(28, "No space left on device", str(path))
         real(path, content)
 
-    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    monkeypatch.setattr(_files, "write_atomically", full)
     assert run("cluster", data, *QUICK, "--no-report", "--out", "full") == cli.BAD_INPUT
     assert files(Path("full")) == set()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncp import _partitions_files, _readers, cli, datasets, diagnostics
+from ncp import _files, _readers, cli, datasets, diagnostics
 from ncp.checkpoint import save_model
 from ncp.clustering import cluster
 from tests.small_models import gaussian
@@ -250,7 +250,7 @@ def test_what_unpacks_to_too_much_is_refused(kind: str, monkeypatch: pytest.Monk
     import gzip
     import io
 
-    monkeypatch.setattr(_partitions_files, "LARGEST", 2**20)
+    monkeypatch.setattr(_files, "LARGEST", 2**20)
     buffer = io.BytesIO()
     if kind == "npz":
         np.savez_compressed(buffer, x=np.zeros((2**18, 2)))

@@ -95,7 +95,7 @@ def algorithm_1(model: NCP, x: Tensor, labels: Tensor) -> list[Tensor]:
             logits.append(model.f(torch.cat(seen)[None])[0, 0])
             G = G - g(joined) + g(H_k)
         log_p = torch.stack(logits)
-        rows.append(log_p - log_p.exp().sum().log())
+        rows.append(log_p - log_p.logsumexp(0))
         c = int(labels[n])
         H_c = H[c]
         joined = h[n] if H_c is None else H_c + h[n]
@@ -121,7 +121,12 @@ def mean_features(
     if octaves := model.config.distances:
         near = kernels(x[n], x[members].mean(0), octaves) if members else x.new_ones(octaves)
         seen += [near if members else torch.zeros_like(near), (1 - near.log()).log()]
-    return torch.cat(seen)
+    cosines = [torch.zeros(()).double()] * 2
+    if members:
+        unit = [code / code.norm() for code in codes]
+        middle = torch.stack([unit[i] for i in members]).mean(0)
+        cosines = [middle @ unit[n], middle @ middle]
+    return torch.cat([*seen, 10 * torch.stack(cosines)])
 
 
 def with_context(context: Context, h: list[Tensor], x: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncp._partitions_files import LARGEST, Archive, read_array, read_some, refusing
+from ncp._files import LARGEST, Archive, read_array, read_some, refusing
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ncp._partitions_files import write_atomically as write_atomically
+from ncp._files import write_atomically
 from ncp.mixture import Mixture
 from ncp.model import NCP, NCPConfig
 from ncp.tabular import TabularMixture as _  # noqa: F401  so that a header may name it

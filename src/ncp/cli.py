@@ -499,7 +499,7 @@ def write_files(directory: Path, files: dict[str, bytes]) -> None:
     A new folder appears by a rename when it is complete. In one that is there, each file appears by
     a rename, the summary last: where that is, the others are.
     """
-    from ncp.checkpoint import write_atomically
+    from ncp._files import write_atomically
 
     if not directory.exists():
         return _write_folder(directory, files)
@@ -521,7 +521,7 @@ def _write_folder(directory: Path, files: dict[str, bytes]) -> None:
     import secrets
     import shutil
 
-    from ncp.checkpoint import write_atomically
+    from ncp._files import write_atomically
 
     directory.parent.mkdir(parents=True, exist_ok=True)
     for left_over in directory.parent.glob(f".{glob_escape(directory.name)}.????????"):
@@ -767,7 +767,7 @@ def plot_training(
 def _save_figure(figure: Any, path: Path) -> None:
     import io
 
-    from ncp.checkpoint import write_atomically
+    from ncp._files import write_atomically
 
     kind = path.suffix.lstrip(".") or "png"
     if kind not in ("png", "svg", "pdf"):
@@ -797,7 +797,7 @@ def check(
 
     Exit code 5 when a check fails.
     """
-    from ncp.checkpoint import write_atomically
+    from ncp._files import write_atomically
     from ncp.diagnostics import run_checks
     from ncp.plots import check_figure
     from ncp.pretrained import load, short_name

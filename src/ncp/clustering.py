@@ -565,7 +565,7 @@ class Clustering:
 
     def write_report(self, path: str | os.PathLike[str], title: str = "Clusters") -> None:
         """Write the self-contained HTML report."""
-        from ncp.checkpoint import write_atomically
+        from ncp._files import write_atomically
         from ncp.report import report
 
         write_atomically(path, report(self, title).encode())

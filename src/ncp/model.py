@@ -147,7 +147,7 @@ class NCPConfig:
     def n_alike(self) -> int:
         """The numbers that f sees of a point and the cluster it may join, otherwise than by g."""
         coordinates = self.event_shape[0] if self.distances else 0
-        means = 2 * (2 * self.width + coordinates + self.distances) + 1
+        means = 2 * (2 * self.width + coordinates + self.distances) + 3
         return self.width * self.product_in_f + means * self.means_in_f
 
     def to_dict(self) -> dict[str, Any]:
@@ -399,6 +399,9 @@ class NCP(nn.Module):
                 apart = scaled_squares((mean - point[:, :-1])[:, 2 * w :], self.config.distances)
                 exists = size.clamp(max=1)
                 seen += [apart.neg().exp() * exists, apart.log1p() * exists]
+            # The cosines that `losses.pairwise_loss` reads, on average: with the point, within.
+            code, other = mean[:, w : 2 * w], point[:, w : 2 * w]
+            seen += [10 * (code * with_).mean(1, keepdim=True) for with_ in (other, code)]
         return torch.cat(seen, 1)
 
     def project(

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ncp._partitions_files import Archive, write_atomically
+from ncp._files import Archive, write_atomically
 
 if TYPE_CHECKING:
     from arviz import InferenceData

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ncp.checkpoint import write_atomically
+from ncp._files import write_atomically
 from ncp.exact import last_conditional
 from ncp.gibbs import gibbs, independence_mh
 from ncp.importance import effective_sample_size

@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ncp._files import write_atomically
 from ncp.checkpoint import (
     FAULTS,
     Checkpoint,
@@ -42,7 +43,6 @@ from ncp.checkpoint import (
     refusing,
     save_model,
     write,
-    write_atomically,
 )
 from ncp.exact import similarity
 from ncp.importance import effective_sample_size
