@@ -102,11 +102,14 @@ class WaveLinear(nn.Linear):
         return super().forward(torch.cat([x, angles.sin(), angles.cos()], -1))
 
 
+FAR = 1e8  # squared distance, in units of the prior's scale, beyond which nothing changes
+
+
 def scaled_squares(
     difference: Float[Tensor, "*rows D"], octaves: int
 ) -> Float[Tensor, "*rows octaves"]:
     """r^2 4^j / 8, j = 0, 1, ..., of the length r of differences: in widths 2, 1, 1/2, ..."""
-    squares = difference.square().sum(-1, keepdim=True)
+    squares = difference.square().sum(-1, keepdim=True).clamp(max=FAR)
     rates = 4.0 ** torch.arange(octaves, device=squares.device, dtype=squares.dtype)
     return squares * (rates / 8)
 
