@@ -28,7 +28,7 @@ HANDED_OVER = {
 ORACLES = {"exact", "gibbs", "importance", "summary", "diagnostics"}
 SUBJECTS = {"model", "sampling"}
 # private modules not named after their owner
-PRIVATE_OWNERS = {"readers": "cli", "tabular_prior": "tabular"}
+PRIVATE_OWNERS = {"files": "partitions", "readers": "cli", "tabular_prior": "tabular"}
 OUTSIDE = {"__init__", "__main__"}
 
 

@@ -217,6 +217,7 @@ def ragged_problem(generator: torch.Generator) -> tuple[list[Tensor], list[Tenso
         (True, 2, False, False, 0),
         (True, 0, True, False, 0),
         (True, 2, False, True, 0),
+        (True, 2, True, False, 3),
         (True, 2, True, True, 3),
     ],
 )
@@ -678,6 +679,12 @@ def test_config_goes_through_a_dict() -> None:
         {"g_depth": 1},
         {"f_depth": 1},
         {"h_dim": -1},
+        {"context": True},
+        {"means_in_f": 1, "context": 1},
+        {"means_in_f": True},
+        {"distances": 3},
+        {"distances": 17, "context": 1},
+        {"distances": 3, "context": 1, "event_shape": (28, 28), "encoder": "conv"},
     ],
 )
 def test_bad_configs_are_refused(wrong: dict[str, object]) -> None:

@@ -31,7 +31,15 @@ def full() -> NCP:
     """With the sizes of the networks that ship, where rounding is what it is in use."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        config = NCPConfig(candidate_in_f=True, residual=True, context=2)
+        config = NCPConfig(
+            candidate_in_f=True,
+            residual=True,
+            product_in_f=True,
+            means_in_f=True,
+            context=2,
+            distances=7,
+            waves=5,
+        )
         network = NCP(config, gaussian().mixture).eval()
         assert network.context is not None
         torch.nn.init.normal_(network.context.out.weight, std=0.1)

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from ncp.exact import posterior, similarity
 from ncp.likelihoods import LabelledArrays
 from ncp.mixture import Mixture
 from ncp.model import NCP, NCPConfig
+from ncp.networks import AttentionBlock
 from ncp.priors import CRP
 from ncp.training import (
     RunConfig,
@@ -446,12 +447,19 @@ def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:
         start = Trainer(more, tmp_path / "more").best
         torch.testing.assert_close(start.log_prob(x, rows), first.log_prob(x, rows))
     assert start.context is not None
-    torch.nn.init.ones_(start.context.out.weight)
+    for weight in (start.context.out.weight, start.f[0].weight):  # context counts, in both ways
+        torch.nn.init.normal_(
+            cast(torch.Tensor, weight), generator=torch.Generator().manual_seed(1)
+        )
     save_model(tmp_path / "more.safetensors", start)
     deeper = replace(more, model=replace(more.model, context=3))
     deeper = replace(deeper, initial=str(tmp_path / "more.safetensors"))
+    deeper = replace(deeper, model=replace(deeper.model, product_in_f=True))
     grown = Trainer(deeper, tmp_path / "deeper").best
     torch.testing.assert_close(grown.log_prob(x, rows), start.log_prob(x, rows))
+    block = cast(AttentionBlock, start.context.blocks[0])
+    torch.nn.init.ones_(block.narrow.weight)  # and the context does count
+    assert not torch.allclose(grown.log_prob(x, rows), start.log_prob(x, rows), atol=0.1)
     wider = {"model": replace(again.model, width=12)}
     less = {"initial": str(tmp_path / "more.safetensors")}
     for other in (wider, less):
@@ -483,10 +491,12 @@ def test_launch_on_one_cpu_is_train(tmp_path: Path) -> None:
     assert same(alone, launched)
 
 
-def test_bfloat16_products(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [{}, {"context": 1, "means_in_f": True, "distances": 3}])
+def test_bfloat16_products(model: dict[str, int], tmp_path: Path) -> None:
     run = tiny(steps=3)
-    model = launch(run, tmp_path, accelerator="cpu", precision="bf16-mixed", progress=False)
-    assert all(p.dtype == torch.float32 for p in model.parameters())
+    run = replace(run, model=NCPConfig.from_dict(run.model.to_dict() | model))
+    network = launch(run, tmp_path, accelerator="cpu", precision="bf16-mixed", progress=False)
+    assert all(p.dtype == torch.float32 for p in network.parameters())
     assert read(checkpoints(tmp_path)[-1]).info["step"] == 3
 
 

@@ -10,8 +10,8 @@ Every boundary between the functions is linear, and that is where the arithmetic
 * g's first layer acts on a sum: W_1 (H_k + h_n) + b_1. Project each point once, u_i = W_1 h_i, and
   a cluster is the running sum U_k of its u_i. What g then still has to do, per candidate, is
   `embed`: its inner layers, a(U_k + u_n + b_1).
-* g's last layer W_L a + b_L meets only f's first layer V = [V_G V_Q V_h V_C]: fold V_G W_L into one
-  small matrix. The state keeps sums of *folded* values ĝ(H) = V_G (W_L a + b_L), never G itself.
+* g's last layer W_L a + b_L meets only f's first layer, [V_G V_Q V_h V_C V_A]: fold V_G W_L into
+  one small matrix. The state keeps sums of *folded* values ĝ(H) = V_G (W_L a + b_L), never G.
 * f's first layer splits into the part in G, the part in Q and the part in h_n; the last two are
   computed once per point. With `candidate_in_f`, f also sees g(H_k + h_n), which folds into the
   same product: V_C W_L is added to V_G W_L. With `product_in_f` and `means_in_f`, f sees how alike
@@ -123,8 +123,12 @@ class NCPConfig:
         least |= {"distances": 0, "waves": 0}
         for name, bound in least.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or value < bound:
+            if not isinstance(value, int) or isinstance(value, bool) or value < bound:
                 raise ValueError(f"Expected an integer {name} >= {bound} but got {value!r}")
+        for field in fields(self):
+            if field.type == "bool" and not isinstance(getattr(self, field.name), bool):
+                value = getattr(self, field.name)
+                raise ValueError(f"Expected {field.name} to be true or false but got {value!r}")
         if self.waves and self.encoder != "mlp":
             raise ValueError(f"Expected encoder 'mlp' for waves but got {self.encoder!r}")
         for name in ("waves", "distances"):
@@ -143,12 +147,32 @@ class NCPConfig:
                 f"but got {self.width}"
             )
 
+    def f_inputs(self) -> dict[str, int]:
+        """What f sees, in order, and how many numbers each is."""
+        joint = {"G": self.g_dim, "Q": self.h_dim}
+        joint |= {"point": self.h_dim * self.point_in_f}
+        return joint | {"candidate": self.g_dim * self.candidate_in_f} | self.alike_inputs()
+
+    def alike_inputs(self) -> dict[str, int]:
+        """What f sees of a point and the cluster it may join, otherwise than by g."""
+        coordinates = self.event_shape[0] if self.distances else 0
+        inputs = {
+            "mean": 2 * self.width,
+            "mean of x": coordinates,
+            "mean product": 2 * self.width,
+            "mean product of x": coordinates,
+            "size": 1,
+            "near": self.distances,
+            "apart": self.distances,
+            "cosines": 2,
+        }
+        inputs = {name: size * self.means_in_f for name, size in inputs.items()}
+        return {"product": self.width * self.product_in_f} | inputs
+
     @property
     def n_alike(self) -> int:
-        """The numbers that f sees of a point and the cluster it may join, otherwise than by g."""
-        coordinates = self.event_shape[0] if self.distances else 0
-        means = 2 * (2 * self.width + coordinates + self.distances) + 3
-        return self.width * self.product_in_f + means * self.means_in_f
+        """The size of `alike_inputs`."""
+        return sum(self.alike_inputs().values())
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""
@@ -253,7 +277,8 @@ def prefix_sum(
         mask = mask.expand(n_sequences, n, n)
         if groups is not None:
             mask = mask & (groups[:, :, None] == groups[:, None, :])
-        return mask.to(values.dtype) @ values
+        with torch.autocast(values.device.type, enabled=False):  # sums are not to be rounded
+            return mask.to(values.dtype) @ values
     if groups is None:
         groups = torch.zeros(n_sequences, n, dtype=torch.long, device=values.device)
     by_group = groups.argsort(dim=1, stable=True)
@@ -312,8 +337,7 @@ class NCP(nn.Module):
         self.g = mlp(
             config.h_dim, config.width, config.g_depth, config.g_dim, residual=config.residual
         )
-        n_in = config.g_dim * (1 + config.candidate_in_f) + config.h_dim * (1 + config.point_in_f)
-        n_in += config.n_alike
+        n_in = sum(config.f_inputs().values())
         self.f = mlp(n_in, config.width, config.f_depth, 1, residual=config.residual, bias=False)
         likelihood = None if mixture is None else mixture.likelihood
         for name, default in (("location", 0.0), ("scale", 1.0)):
@@ -335,7 +359,7 @@ class NCP(nn.Module):
         first, last = cast(nn.Linear, self.g[0]), cast(nn.Linear, self.g[-1])
         into_f = cast(nn.Linear, self.f[0])
         c = self.config
-        sizes = [c.g_dim, c.h_dim, c.h_dim * c.point_in_f, c.g_dim * c.candidate_in_f]
+        sizes = [*c.f_inputs().values()][:4]
         v_g, v_q, v_h, v_c, v_a = torch.split(into_f.weight, [*sizes, c.n_alike], dim=1)
         v_join = v_g + v_c if c.candidate_in_f else v_g
         return Folded(
@@ -442,7 +466,7 @@ class NCP(nn.Module):
             labels: Canonical labels along each sequence.
         """
         plan = layout(labels, lengths)
-        u, q, static = (table[index] for table in points)  # (S, N, width)
+        u, q, static = (table[index] for table in points)  # (S, N, width); u may be wider
         q = q * plan.valid[..., None]
         joined = _with_zero_row(prefix_sum(u, plan.labels))  # U of a cluster, its last point here
         alone = u.flatten(0, 1)
@@ -590,7 +614,9 @@ class NCP(nn.Module):
         with_gradients = torch.is_grad_enabled() and self.g[0].weight.requires_grad
         if with_gradients:  # what each layer, and each nonlinearity, keeps for the way back
             n_kept = 2 * (self.config.g_depth + self.config.f_depth - 2)
-            kept += n_kept * value * int(costs.sum())
+            kept += (n_kept * value + 2 * size * self.config.n_alike) * int(costs.sum())
+            pairs = sum(n**2 for n in problem.sizes)
+            kept += 8 * size * pairs * self.config.distances  # 9 were measured
         what = "rows of labels" + (" with gradients" if with_gradients else "")
         check_memory(one + kept, max(1, kept // len(costs)), what)
 

@@ -133,13 +133,13 @@ class Near:
     ) -> None:
         self.of, self.among, self.octaves, self.real = of, among, octaves, real
         n_rows, n = of.shape[1], among.shape[1]
-        row = len(of) * n * octaves
+        row = len(of) * n * max(octaves, of.shape[2])
         step = n_rows if row * n_rows <= self.ENTRIES else max(1, self.PART // row)
         self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
         self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
 
     def rows(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
-        return self._kernels(rows) if self.known is None else self.known
+        return self._kernels(rows) if self.known is None else self.known[:, rows]
 
     def _kernels(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
         apart = scaled_squares(self.of[:, rows, None] - self.among[:, None], self.octaves)
@@ -165,9 +165,10 @@ class Context(nn.Module):
     of attention over all points of the data set (no positions, so nothing depends on their order)
     and a small perceptron. W starts at zero: without training there is no context.
 
-    A data set has to be encoded once only, whatever the number of samples and orders, so this
-    costs the sampler next to nothing. With `codes`, the tokens themselves, all of one length,
-    stand behind the encodings: their products say how alike two points are.
+    A data set has to be encoded once only, whatever the number of samples and orders, so for
+    hundreds of points this costs the sampler next to nothing (it grows with N^2). With `codes`,
+    the tokens themselves, all of one length, stand behind the encodings: their products say how
+    alike two points are.
 
     With `distances` h comes with the points' coordinates behind it. Attention then also goes by
     `Near`, and tokens start with the number of points around. Both start without effect.
@@ -324,8 +325,7 @@ class AttentionBlock(nn.Module):
         own = (q * own_k).sum(-1, keepdim=True)
         scores = scale * torch.cat([scores, own], -1)
         if self.bias is not None and near is not None:
-            parts = [self.bias(near.rows(rows)) for rows in near.slices]
-            scores = scores + torch.cat(parts, 1)[:, 0].transpose(1, 2)
+            scores = scores + self.bias(near.rows(slice(None)))[:, 0].transpose(1, 2)
         weights = scores.softmax(-1)
         seen = torch.einsum("mhn,nhp->mhp", weights[..., :-1], v) + weights[..., -1:] * own_v
         return self._finish(new, seen)

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ncp._files import write_atomically
@@ -676,6 +677,7 @@ def _start_from(model: NCP, found: Checkpoint) -> None:
             f"but got {found.config}"
         )
     weights = found.build().state_dict()
+    weights["f.0.weight"] = _columns(weights["f.0.weight"], had.f_inputs(), wanted.f_inputs())
     for name, fresh in model.state_dict().items():
         if name not in weights:
             last = deeper and (".project." in name or ".narrow." in name)
@@ -684,6 +686,18 @@ def _start_from(model: NCP, found: Checkpoint) -> None:
             columns = fresh.shape[1] - weights[name].shape[1]
             weights[name] = torch.nn.functional.pad(weights[name], (0, columns))  # no effect yet
     model.load_state_dict(weights)
+
+
+def _columns(
+    weight: Tensor, had: Mapping[str, int], wanted: Mapping[str, int]
+) -> Float[Tensor, "width n_in"]:
+    """The weights of f's first layer for more inputs, with zeros for those that are new."""
+    known = dict(zip(had, torch.split(weight, list(had.values()), 1), strict=True))
+    parts = [
+        known[name] if had[name] else weight.new_zeros(len(weight), size)
+        for name, size in wanted.items()
+    ]
+    return torch.cat(parts, 1)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
