@@ -420,7 +420,8 @@ class NCP(nn.Module):
             mean = sums[:, :-1] / size.clamp(min=1)
             seen += [mean, mean * point[:, :-1], size.log1p()]
             if self.config.distances:
-                apart = scaled_squares((mean - point[:, :-1])[:, 2 * w :], self.config.distances)
+                here, there = mean[:, 2 * w :], point[:, 2 * w : -1]
+                apart = scaled_squares(here, there, self.config.distances)
                 exists = size.clamp(max=1)
                 seen += [apart.neg().exp() * exists, apart.log1p() * exists]
             # The cosines that `losses.pairwise_loss` reads, on average: with the point, within.

@@ -106,10 +106,12 @@ FAR = 1e8  # squared distance, in units of the prior's scale, beyond which nothi
 
 
 def scaled_squares(
-    difference: Float[Tensor, "*rows D"], octaves: int
-) -> Float[Tensor, "*rows octaves"]:
-    """r^2 4^j / 8, j = 0, 1, ..., of the length r of differences: in widths 2, 1, 1/2, ..."""
-    squares = difference.square().sum(-1, keepdim=True).clamp(max=FAR)
+    a: Float[Tensor, "... D"], b: Float[Tensor, "... D"], octaves: int
+) -> Float[Tensor, "... octaves"]:
+    """r^2 4^j / 8, j = 0, 1, ..., of the distances r: in widths 2, 1, 1/2, ..."""
+    # One coordinate after the other: faster by far than a sum over a short last axis.
+    squares = sum((p - q).square() for p, q in zip(a.unbind(-1), b.unbind(-1), strict=True))
+    squares = cast(Tensor, squares).clamp(max=FAR)[..., None]
     rates = 4.0 ** torch.arange(octaves, device=squares.device, dtype=squares.dtype)
     return squares * (rates / 8)
 
@@ -133,7 +135,7 @@ class Near:
     ) -> None:
         self.of, self.among, self.octaves, self.real = of, among, octaves, real
         n_rows, n = of.shape[1], among.shape[1]
-        row = len(of) * n * max(octaves, of.shape[2])
+        row = len(of) * n * octaves
         step = n_rows if row * n_rows <= self.ENTRIES else max(1, self.PART // row)
         self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
         self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
@@ -142,7 +144,7 @@ class Near:
         return self._kernels(rows) if self.known is None else self.known[:, rows]
 
     def _kernels(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
-        apart = scaled_squares(self.of[:, rows, None] - self.among[:, None], self.octaves)
+        apart = scaled_squares(self.of[:, rows, None], self.among[:, None], self.octaves)
         kernels = apart.neg_().exp()
         return kernels if self.real is None else kernels * self.real[:, None]
 
