@@ -491,11 +491,8 @@ def test_assign_in_parts(
     torch.testing.assert_close(in_parts, whole, rtol=0, atol=1e-12)
 
 
-def test_a_newcomer_counts_who_is_around(generator: torch.Generator) -> None:
-    model = random_model(generator, context=1, means_in_f=True, distances=3)
+def check_newcomers_are_members(model: NCP, generator: torch.Generator) -> None:
     assert model.context is not None
-    block = cast(AttentionBlock, model.context.blocks[0])
-    torch.nn.init.zeros_(block.project.weight)  # so that it sees nothing else
     x, new = data(9, generator), data(3, generator)
     with torch.no_grad():
         h, h_new = model.features(x)[0], model.features(new)[0]
@@ -503,6 +500,14 @@ def test_a_newcomer_counts_who_is_around(generator: torch.Generator) -> None:
         for i in range(3):
             member = model.context(torch.cat([h, h_new[i : i + 1]])[None])[0, -1]
             torch.testing.assert_close(got[i], member, rtol=0, atol=1e-12)
+
+
+def test_a_newcomer_counts_who_is_around(generator: torch.Generator) -> None:
+    model = random_model(generator, context=1, means_in_f=True, distances=3)
+    assert model.context is not None
+    block = cast(AttentionBlock, model.context.blocks[0])
+    torch.nn.init.zeros_(block.project.weight)  # so that it sees nothing else
+    check_newcomers_are_members(model, generator)
 
 
 @pytest.mark.parametrize("entries", [2**22, 20])
@@ -521,13 +526,7 @@ def test_a_newcomer_sees_what_it_would_see_as_a_member(
     assert model.context is not None
     if model.context.density is not None:  # it does, then, on how many are around the others
         torch.nn.init.zeros_(model.context.density.weight)
-    x, new = data(9, generator), data(3, generator)
-    with torch.no_grad():
-        h, h_new = model.features(x)[0], model.features(new)[0]
-        got = model.context.newcomers(model.context.memory(h), h_new)
-        for i in range(3):
-            member = model.context(torch.cat([h, h_new[i : i + 1]])[None])[0, -1]
-            torch.testing.assert_close(got[i], member, rtol=0, atol=1e-12)
+    check_newcomers_are_members(model, generator)
 
 
 # -- cost ----------------------------------------------------------------------------------------
@@ -591,7 +590,6 @@ def test_nothing_needs_float64(generator: torch.Generator, monkeypatch: pytest.M
 PEAK = """
 import sys, torch
 from ncp.model import NCP, NCPConfig
-from ncp.networks import AttentionBlock
 torch.set_num_threads(1)
 small = dict(h_width=8, h_depth=2, h_dim=8, g_dim=8, g_depth=2, f_depth=2)
 model = NCP(NCPConfig(event_shape=1, width=int(sys.argv[2]), **small))

@@ -153,6 +153,13 @@ class Near:
         return torch.cat([self.rows(rows).sum(2) for rows in self.slices], 1).log1p()
 
 
+def linear_from_zero(n_in: int, n_out: int) -> nn.Linear:
+    """A linear map that has no effect before it is trained."""
+    layer = nn.Linear(n_in, n_out, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
 class Memory(NamedTuple):
     """What newcomers see of a data set: its coordinates, and the keys and values of each block."""
 
@@ -182,13 +189,10 @@ class Context(nn.Module):
         super().__init__()
         self.h_dim, self.codes, self.distances = h_dim, codes, distances
         self.into = nn.Linear(h_dim, width)
-        self.density = nn.Linear(distances, width, bias=False) if distances else None
-        if self.density is not None:
-            nn.init.zeros_(self.density.weight)
+        self.density = linear_from_zero(distances, width) if distances else None
         self.blocks = nn.ModuleList(AttentionBlock(width, distances) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
-        self.out = nn.Linear(width, h_dim, bias=False)
-        nn.init.zeros_(self.out.weight)
+        self.out = linear_from_zero(width, h_dim)
 
     def forward(
         self, h: Float[Tensor, "B N d_in"], real: Bool[Tensor, " N"] | None = None
@@ -237,7 +241,7 @@ class Context(nn.Module):
 
     def newcomers(self, memory: Memory, new: Float[Tensor, "M d_in"]) -> Float[Tensor, "M d"]:
         """Encodings of new points, each of which sees a data set and itself, but is not seen."""
-        among = max(1, len(memory.x)) * max(1, self.distances)
+        among = len(memory.x) * max(1, self.distances)
         parts = torch.split(new, max(1, Near.ENTRIES // among))
         return torch.cat([self._join(memory, part) for part in parts])
 
@@ -260,9 +264,7 @@ class AttentionBlock(nn.Module):
 
     def __init__(self, width: int, distances: int = 0) -> None:
         super().__init__()
-        self.bias = nn.Linear(distances, self.HEADS, bias=False) if distances else None
-        if self.bias is not None:
-            nn.init.zeros_(self.bias.weight)
+        self.bias = linear_from_zero(distances, self.HEADS) if distances else None
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
