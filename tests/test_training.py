@@ -109,6 +109,8 @@ def test_every_experiment_can_be_read() -> None:
         {"datasets_per_step": 3},
         {"orders": 0},
         {"exact_up_to": 10},
+        {"exact_sizes": 1.5, "exact_up_to": 6},
+        {"exact_sizes": 0.5},
         {"small_sizes": 1.5},
         {"probes": 1.5, "rao_blackwell": 1},
         {"probes": 0.5},
@@ -407,6 +409,15 @@ def test_small_data_sets_have_exact_targets_everywhere() -> None:
             np.testing.assert_allclose(got, chances / chances.sum(), atol=1e-6)
     assert min(sizes) == 3
     assert sum(n <= 6 for n in sizes) > 15  # log-uniform: half lie below the geometric mean, 6
+
+
+def test_the_sizes_with_exact_targets_have_a_share_of_their_own() -> None:
+    run = tiny(exact_up_to=6, exact_sizes=0.75, sizes_per_step=400, points_per_step=1200)
+    sizes = np.array([piece.x.shape[1] for piece in draw(run, 0, 0, 0)])
+    low, high = run.mixture.sizes
+    for n in range(low, high + 1):
+        expected = 0.75 / (7 - low) * (n <= 6) + 0.25 / (high + 1 - low)
+        assert abs((sizes == n).mean() - expected) < 4 * (expected / 400) ** 0.5
 
 
 def test_probes_are_a_share_of_the_sizes(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ class TrainingConfig:
             average is what is validated and shipped.
         rao_blackwell: Number r of last points with exact soft targets.
         exact_up_to: Data sets of at most this many points have exact soft targets everywhere.
-        small_sizes: Share of the sizes N that is drawn log-uniformly; the others are uniform.
+        exact_sizes: Share of the sizes N that is drawn from these smallest ones.
+        small_sizes: Share of the other sizes that is drawn log-uniformly; the rest are uniform.
         probes: Share of the sizes, drawn log-uniformly, for which data sets are made that the
             mixture seldom draws (`losses.probes`), scored only where the targets are exact. They
             count in the logged `nll`, not in the held-out one.
@@ -113,6 +114,7 @@ class TrainingConfig:
     ema: float = 0.999
     rao_blackwell: int = 0
     exact_up_to: int = 0
+    exact_sizes: float = 0.0
     small_sizes: float = 0.0
     probes: float = 0.0
     pairwise_steps: int = 0
@@ -140,11 +142,13 @@ class TrainingConfig:
             )
         if not 0 <= self.ema < 1:
             raise ValueError(f"Expected training.ema in [0, 1) but got {self.ema}")
-        for name in ("small_sizes", "probes"):
+        for name in ("exact_sizes", "small_sizes", "probes"):
             if getattr(self, name) > 1:
                 raise ValueError(f"Expected training.{name} <= 1 but got {getattr(self, name)}")
         if self.probes and not self.rao_blackwell:
             raise ValueError("Expected training.rao_blackwell >= 1 for probes but got 0")
+        if self.exact_sizes and not self.exact_up_to:
+            raise ValueError("Expected training.exact_up_to >= 1 for exact_sizes but got 0")
         if self.exact_up_to > LARGEST_ENUMERATED:
             raise ValueError(
                 f"Expected training.exact_up_to <= {LARGEST_ENUMERATED} but got {self.exact_up_to}"
@@ -289,6 +293,10 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
             small, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
             if small < config.small_sizes or probe:
                 n = int(low * ((high + 1) / low) ** u)
+        if config.exact_sizes and low <= config.exact_up_to:
+            exact, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+            if exact < config.exact_sizes:
+                n = low + int(u * (min(config.exact_up_to, high) + 1 - low))
         r = n - 1 if n <= config.exact_up_to else config.rao_blackwell
         if config.points_per_step:
             share = config.points_per_step / config.sizes_per_step / config.orders
