@@ -344,6 +344,8 @@ SMALL = replace(
     geweke_points=6,
     nll_sizes=(6,),
     ari_sizes=(6,),
+    chain_points=6,
+    chain_samples=20,
 )
 
 
@@ -406,6 +408,7 @@ def test_run_checks_does_what_applies_to_other_models(kind: str, seed: int) -> N
     assert "SBC, log joint" not in names
     assert "ARI, N = 6" in names
     assert ("Geweke, K" in names) == (kind == "density")
+    assert ("beside algorithm 8, ARI" in names) == (kind == "density")
     assert not any(name.startswith(("KL", "last-point", "importance")) for name in names)
 
 

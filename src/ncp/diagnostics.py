@@ -904,6 +904,9 @@ class CheckPlan:
     ari_samples: int = 200
     nll_sizes: tuple[int, ...] = (50, 100)
     nll_datasets: int = 200
+    chain_datasets: int = 6
+    chain_points: int = 50
+    chain_samples: int = 200
     targets: Targets = Targets()
 
     @classmethod
@@ -957,7 +960,8 @@ def run_checks(
     """Every check that applies to a model, as one table.
 
     A conjugate mixture has exact answers to compare with; a likelihood with a density still has
-    Geweke's test; one that can only be sampled from (images) has calibration and accuracy.
+    Geweke's test and a Markov chain with ten times the time; one that can only be sampled from
+    (images) has calibration and accuracy.
 
     Args:
         log_prob: log q(c | x); `NCP.log_prob` is one.
@@ -975,6 +979,8 @@ def run_checks(
         parts.insert(1, _geweke_rows)
     if mixture.is_conjugate:
         parts.insert(0, _exact_rows)
+    elif mixture.has_density:
+        parts.append(_chain_rows)
     rows: list[CheckRow] = []
     results: dict[str, Any] = {}
     for part, part_seed in zip(parts, _seeds(seed, len(parts)), strict=True):
@@ -1133,6 +1139,33 @@ def _accuracy_rows(on: _Trial, seed: int) -> Lines:
             words = f"adjusted Rand index of the point estimate{kind}, mean"
             name = f"ARI, N = {n}{kind}"
             yield _row(name, float(ari.mean()), words, at_least=on.plan.targets.ari), name, ari
+
+
+def _chain_rows(on: _Trial, seed: int) -> Lines:
+    from ncp.comparison import beside_chain  # which knows this module
+
+    found = beside_chain(
+        on.sample_many,
+        on.log_prob,
+        on.mixture,
+        n_datasets=on.plan.chain_datasets,
+        n_points=on.plan.chain_points,
+        n_samples=on.plan.chain_samples,
+        seed=seed,
+        progress=on.progress,
+    )
+    name = "beside algorithm 8, "
+    words = f"the chain, started cold, with ten times the time: {found.chain_ari.mean():.4f}"
+    yield _row(f"{name}ARI", float(found.ari.mean()), words), "chain", found
+    words = f"the chain: {found.chain_error.mean():.4f}; against one of a hundred times the time"
+    yield _row(f"{name}similarity error", float(found.error.mean()), words), "chain", found
+    gap = found.log_evidence - found.chain_log_evidence
+    if np.isfinite(gap).all():
+        words = "nats, less that of the long chain; mean"
+        yield _row(f"{name}log evidence", float(gap.mean()), words), "chain", found
+    words = f"the chain: {found.chain_seconds.mean():.3g}; N = {on.plan.chain_points}, "
+    words += f"{on.plan.chain_samples} samples, mean of {on.plan.chain_datasets} data sets"
+    yield _row(f"{name}seconds", float(found.seconds.mean()), words), "chain", found
 
 
 def _row(
