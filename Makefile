@@ -46,12 +46,8 @@ $(VENV)/.penguins: $(VENV)/.done  # one of the data sets is in a package; its co
 	touch $@
 
 # Run the stages that made the shipped weights MODEL, or go on with them.
-STAGES = $(MODEL) $(basename $(notdir $(sort $(wildcard experiments/$(MODEL)-stage*.toml))))
 retrain: setup
-	for run in $(STAGES); do \
-	  if ls runs/$$run/checkpoint-* > /dev/null 2>&1; \
-	  then $(BIN)/ncp train --resume runs/$$run; else $(BIN)/ncp train experiments/$$run.toml; \
-	  fi || exit; done
+	$(BIN)/python experiments/retrain.py '$(MODEL)'
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,9 +1,9 @@
 """Ship a trained model: measure it on fresh data and put it, with its log, into the package.
 
-    python experiments/ship.py gaussian-2d [--quick]
+    python experiments/ship.py gaussian-2d
 
-Reads the weights of the last stage, `runs/NAME-stageN`, or else `runs/NAME` (`ncp train` wrote
-them), runs `ncp check` on them, and writes
+Reads the weights of the last stage, `runs/NAME-stageN`, or of the only one, `runs/NAME` (`make
+retrain` wrote them), runs `ncp check` on them, and writes
 `src/ncp/weights/NAME.safetensors` with the measured numbers, and the steps and seconds of all
 stages, in its header and
 `src/ncp/weights/NAME.log.jsonl`, the training log thinned to about a thousand lines. The log of a
@@ -17,6 +17,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from retrain import is_finished, stages
 
 import ncp.tabular
 from ncp._files import write_atomically
@@ -54,13 +56,13 @@ def thinned(lines: list[dict[str, Any]], most: int = 1000) -> str:
     return "".join(json.dumps(line) + "\n" for line in kept)
 
 
-def measured(name: str, checkpoint: Checkpoint, quick: bool) -> dict[str, float]:
+def measured(name: str, checkpoint: Checkpoint) -> dict[str, float]:
     """The numbers of `ncp check`."""
     model = checkpoint.build()
     mixture = model.mixture
     assert mixture is not None
     attach_arrays(mixture, "test")
-    plan = check_plan(name, mixture, quick)
+    plan = check_plan(name, mixture, quick=False)
     report = run_checks(model.log_prob, model.sample_many, mixture, plan=plan)
     print(report)
     return {row.name: row.value for row in report.rows}
@@ -69,19 +71,19 @@ def measured(name: str, checkpoint: Checkpoint, quick: bool) -> dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name")
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    name = arguments.name
-    later = sorted(Path("runs").glob(f"{name}-stage[0-9]"))
-    run = later[-1] if later else Path("runs") / name
+    name = parser.parse_args().name
+    run = Path("runs") / stages(name)[-1].stem
     checkpoint = read(run / f"{run.name}.safetensors")
+    if not is_finished(checkpoint):
+        raise SystemExit(f"{run} is not finished: make retrain MODEL={name} goes on with it")
+    log, sums = thinned(whole_log(run)), totals(checkpoint.info)
     if isinstance(mixture := checkpoint.build().mixture, ncp.tabular.TabularMixture):
         checkpoint = replace(checkpoint, mixture=mixture.with_reference().to_dict())
-    quality = measured(name, checkpoint, arguments.quick)
-    info = checkpoint.info | totals(checkpoint.info) | {"name": name, "quality": quality}
+    quality = measured(name, checkpoint)
+    info = checkpoint.info | sums | {"name": name, "quality": quality}
     DIRECTORY.mkdir(exist_ok=True)
     write(DIRECTORY / f"{name}.safetensors", replace(checkpoint, state={}, info=info))
-    write_atomically(DIRECTORY / f"{name}.log.jsonl", thinned(whole_log(run)).encode())
+    write_atomically(DIRECTORY / f"{name}.log.jsonl", log.encode())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "ncp"
 ORDER = [
     *("partitions", "priors", "likelihoods", "mixture", "tabular", "networks", "model"),
     *("sampling", "exact", "importance", "losses", "checkpoint", "training"),
-    *("gibbs", "summary", "diagnostics"),
+    *("gibbs", "summary", "diagnostics", "comparison"),
     *("pretrained", "engines", "datasets", "plots", "clustering", "report"),
     *("estimator", "reproduce", "cli"),
 ]
@@ -24,8 +24,9 @@ HANDED_OVER = {
     ("model", "sampling"),  # model.sample(...)
     ("model", "engines"),  # model.sample_many(..., engine="dask")
     ("clustering", "report"),  # clustering.report(...)
+    ("diagnostics", "comparison"),  # run_checks(...)
 }
-ORACLES = {"exact", "gibbs", "importance", "summary", "diagnostics"}
+ORACLES = {"exact", "gibbs", "importance", "summary", "diagnostics", "comparison"}
 SUBJECTS = {"model", "sampling"}
 # private modules not named after their owner
 PRIVATE_OWNERS = {"files": "partitions", "readers": "cli", "tabular_prior": "tabular"}

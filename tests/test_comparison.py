@@ -46,6 +46,13 @@ def test_the_marginal_of_a_ring_is_its_integral(n: int, seed: int) -> None:
     assert log_marginal(RING, x) == pytest.approx(expected, abs=0.05)
 
 
+def test_points_on_a_short_arc_have_rings_on_both_sides(seed: int) -> None:
+    ring = Ring(prior_sd=1.0, radius=(1.0, 2.0), noise_sd=0.2)
+    x = np.stack([np.linspace(-0.6, 0.6, 5), 0.02 * np.arange(5) % 0.03], 1)
+    expected = integrals(ring, x, np.ones((1, 5), dtype=bool))[0]
+    assert log_marginal(ring, x) == pytest.approx(expected, abs=0.05)
+
+
 class Enumerated:
     """A sampler that knows the posterior of small data sets, and says so with one row for each."""
 

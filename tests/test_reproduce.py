@@ -32,9 +32,9 @@ def load(name: str) -> NCP:
     return gaussian(1 if name == "gaussian-1d" else 2)
 
 
-def some_case(model: NCP) -> tuple[np.ndarray, np.ndarray, Partitions]:
-    images, labels, _ = next(reproduce.digit_cases(1))
-    return images, labels, model.sample(images, 20, seed=0)
+def some_case(model: NCP) -> tuple[reproduce.Case, Partitions]:
+    case = next(reproduce.digit_cases(1))
+    return case, model.sample(case[0], 20, seed=0)
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +98,39 @@ def test_figure_4_has_the_papers_seconds_and_a_panel_for_seeded_chains(tmp_path:
     assert "seeded" in seeded[0]
 
 
-def test_other_figures_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Expected one of fig1"):
-        reproduce.reproduce("fig5", tmp_path)
+def test_figure_1_says_what_its_samples_are(tmp_path: Path) -> None:
+    numbers = reproduce.reproduce("fig1", tmp_path, quiet)["fig1"]
+    nll = [numbers[f"sample_{i}_nll"] for i in range(1, 6)]
+    assert nll == sorted(nll)
+    assert min(numbers[f"sample_{i}_k"] for i in range(1, 6)) >= 1
+
+
+def test_figure_2_keeps_digits_truth_and_partitions_of_every_case(tmp_path: Path) -> None:
+    reproduce.reproduce("fig2", tmp_path, quiet)
+    table = pd.read_csv(tmp_path / "fig2.csv")
+    assert table["case"].nunique() == 11
+    for _, rows in table.groupby("case"):
+        digits, truth = rows.filter(like="point").to_numpy()[:2]
+        assert rows["row"].tolist()[:3] == ["digit", "true label", "partition"]
+        assert len({*zip(digits, truth, strict=True)}) == len({*digits}) == len({*truth})
+
+
+def test_a_figure_without_its_data_does_not_keep_the_others_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(say: Any) -> reproduce.Reproduced:
+        raise OSError("no MNIST here")
+
+    monkeypatch.setitem(reproduce._MAKERS, "fig2", gone)
+    with pytest.raises(OSError, match=r"fig2 could not be made. no MNIST here"):
+        reproduce.reproduce(["fig2", "fig3"], tmp_path, quiet)
+    assert (tmp_path / "fig3.csv").exists()
+
+
+@pytest.mark.parametrize("names", ["fig5", ["fig3", "fig5"]])
+def test_other_figures_are_refused_before_any_is_made(
+    names: str | list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"Expected one of fig1.*'fig5'"):
+        reproduce.reproduce(names, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -111,6 +111,7 @@ def test_every_experiment_can_be_read() -> None:
         {"exact_up_to": 10},
         {"exact_sizes": 1.5, "exact_up_to": 6},
         {"exact_sizes": 0.5},
+        {"exact_sizes": 0.5, "exact_up_to": 2},
         {"small_sizes": 1.5},
         {"probes": 1.5, "rao_blackwell": 1},
         {"probes": 0.5},

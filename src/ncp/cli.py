@@ -807,6 +807,8 @@ def check(
     if network.mixture is None:
         raise ValueError(f"{model}: carries no mixture to draw data from")
     attach_arrays(network.mixture, "test")
+    directory = Path(f"check-{name}") if out is None else out
+    directory.mkdir(parents=True, exist_ok=True)
     show = not (quiet or as_json)
     with _progress(show and sys.stderr.isatty()) as progress:
         found = run_checks(
@@ -817,15 +819,14 @@ def check(
             seed=seed,
             progress=progress,
         )
-    directory = Path(f"check-{name}") if out is None else out
-    directory.mkdir(parents=True, exist_ok=True)
     table = json.dumps({"model": name, "passed": found.passed, "rows": found.to_dicts()}, indent=2)
-    write_atomically(directory / "check.json", (table + "\n").encode())
-    _save_figure(check_figure(found), directory / "check.png")
     if as_json:
         print(table)
     elif show:
         _console().print(found.table(), soft_wrap=True, highlight=False, markup=False)
+    write_atomically(directory / "check.json", (table + "\n").encode())
+    _save_figure(check_figure(found), directory / "check.png")
+    if show:
         _console().print(f"\nWritten to {directory}", soft_wrap=True)
     if not found.passed:
         _say(f"{name}: failed {', '.join(found.failed)}")
@@ -852,8 +853,7 @@ def reproduce(
     """Make the paper's figures again, with the trained models."""
     from ncp.reproduce import reproduce as make
 
-    for figure in figures or ["all"]:
-        make(figure, out)
+    make(figures or "all", out)
 
 
 @data_commands.command("mnist")
@@ -863,12 +863,12 @@ def mnist_command(
     ] = None,
 ) -> None:
     """Find MNIST on disk, or fetch it once and verify it."""
-    from ncp.datasets import data_directory, mnist
+    from ncp.datasets import mnist, where
 
     digits = mnist(directory)
-    where = directory or data_directory() / "mnist"
     n_train, n_test = len(digits.train_images), len(digits.test_images)
-    _console().print(f"MNIST: {n_train:,} + {n_test:,} images in {where}", soft_wrap=True)
+    found = f"MNIST: {n_train:,} + {n_test:,} images in {where(directory)}"
+    _console().print(found, soft_wrap=True)
 
 
 @commands.command(context_settings={"ignore_unknown_options": True})

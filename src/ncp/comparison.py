@@ -16,27 +16,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from scipy.special import logsumexp
 from torch import Tensor
 
 from ncp import gibbs
-from ncp.diagnostics import LogProb, Progress, SampleMany, as_draws
-from ncp.importance import log_evidence
+from ncp.diagnostics import Draws, LogProb, Progress, SampleMany, as_draws
 from ncp.likelihoods import Ring
 from ncp.mixture import Mixture
 from ncp.summary import point_estimate, similarity
 
 TIMES = 10  # what the chain gets, in times of the sampler's; the reference gets as many times that
 FEWEST_SWEEPS = 200
-WEIGHED = 200  # draws of each that the evidence is computed from
+THIN = 5  # sweeps between the draws that are kept of the long chain
+WEIGHED = 200  # distinct draws of each that the evidence is computed from, at most
 DRAWS = 4096  # of a ring's parameters, for the marginal likelihood of a cluster
-SHARES, SCALES = (0.7, 0.3), (1.2, 3.0)  # the proposal around the best fit: two normals
+SHARES, SCALES = (0.7, 0.3), (1.2, 3.0)  # the proposal around a best fit: two normals
+NATS = 10.0  # fits that are worse than the best by more do not count
 
 T = TypeVar("T")
 
@@ -90,13 +92,13 @@ def beside_chain(
     sample_many([batch.x[0]], n_samples=2, seed=0)  # what is compiled or read once
     gibbs.neal8(batch.x[0], mixture, 1, seed=0)
     lines = []
-    for i in range(n_datasets):
-        line = _beside(sample_many, log_prob, mixture, batch.x[i], batch.labels[i], n_samples, i)
-        lines.append(line)
+    seeds = np.random.SeedSequence(seed).generate_state(n_datasets).tolist()
+    for i, (x, labels) in enumerate(zip(batch.x, batch.labels, strict=True), 1):
+        one = _beside(sample_many, log_prob, mixture, x, labels, n_samples, seeds[i - 1])
+        lines.append(one)
         if progress is not None:
-            progress("beside algorithm 8", i + 1, n_datasets)
-    names = [field.name for field in fields(Beside)]
-    return Beside(**dict(zip(names, np.array(lines).T, strict=True)))
+            progress("beside algorithm 8", i, n_datasets)
+    return Beside(**{name: np.array([line[name] for line in lines]) for name in lines[0]})
 
 
 def _beside(
@@ -107,44 +109,54 @@ def _beside(
     labels: Int64[Tensor, " n"],
     n_samples: int,
     seed: int,
-) -> tuple[float, ...]:
+) -> dict[str, float]:
     from sklearn.metrics import adjusted_rand_score
 
     (drawn,), seconds = _timed(lambda: sample_many([x], n_samples=n_samples, seed=seed))
-    draws, truth = as_draws(drawn), labels.numpy()
-    n_sweeps = _sweeps_in(TIMES * seconds, mixture, x)
+    truth = labels.numpy()
+    sweeps = _sweeps_in(TIMES * seconds, mixture, x)
+    burn_in = sweeps // 5
     chain, chain_seconds = _timed(
-        lambda: gibbs.neal8(x, mixture, n_sweeps, burn_in=n_sweeps // 5, seed=seed)
+        lambda: gibbs.neal8(x, mixture, sweeps - burn_in, burn_in=burn_in, seed=seed)
     )
     long = gibbs.neal8(
-        x, mixture, TIMES * n_sweeps, burn_in=n_sweeps, start=truth, thin=5, seed=seed + 1
+        x, mixture, (TIMES - 1) * sweeps, burn_in=sweeps, start=truth, thin=THIN, seed=seed + 1
     )
-    reference = similarity(*long.unique())
-    mine, theirs = (draws.labels, draws.weights), chain.unique()
-    aris = [
-        float(adjusted_rand_score(truth, point_estimate(*rows, "vi").labels))
-        for rows in (mine, theirs)
-    ]
-    errors = [float(np.abs(similarity(*rows) - reference).mean()) for rows in (mine, theirs)]
-    evidence = [math.nan, math.nan]
-    if isinstance(mixture.likelihood, Ring):
-        rng = np.random.default_rng(seed)
-        joint = RingJoint(mixture, x.double().numpy())
+    mine, theirs, reference = map(as_draws, (drawn, chain.unique(), long.unique()))
+    line = {"seconds": seconds, "chain_seconds": chain_seconds}
+    known = similarity(reference.labels, reference.weights)
+    for name, draws in (("", mine), ("chain_", theirs)):
+        estimate = point_estimate(draws.labels, draws.weights, "vi").labels
+        line[f"{name}ari"] = float(adjusted_rand_score(truth, estimate))
+        gap = similarity(draws.labels, draws.weights) - known
+        line[f"{name}error"] = float(np.abs(gap).mean())
+    line |= _evidence(log_prob, mixture, x, mine, reference, np.random.default_rng(seed))
+    return line
 
-        def log_ratio(rows: np.ndarray) -> np.ndarray:
-            with torch.no_grad():
-                log_q = torch.as_tensor(log_prob(x, torch.as_tensor(rows)))
-            ratio: np.ndarray = joint(rows) - log_q.double().cpu().numpy()
-            return ratio
 
-        some = rng.choice(len(draws.labels), WEIGHED, p=draws.weights)
-        every = long.labels.reshape(-1, len(x))
-        of_chain = every[rng.integers(len(every), size=WEIGHED)]
-        evidence = [
-            float(log_evidence(log_ratio(draws.labels[some])).value),
-            -float(log_evidence(-log_ratio(of_chain)).value),
-        ]
-    return (*aris, *errors, *evidence, seconds, chain_seconds)
+def _evidence(
+    log_prob: LogProb,
+    mixture: Mixture,
+    x: Tensor,
+    mine: Draws,
+    long: Draws,
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """The log evidence from either side, if log p(x | c) is known."""
+    names = ("log_evidence", "chain_log_evidence")
+    if not isinstance(mixture.likelihood, Ring):
+        return dict.fromkeys(names, math.nan)
+    joint = RingJoint(mixture, x.double().numpy())
+    found = []
+    for (labels, weights, _), sign in ((mine, 1), (long, -1)):
+        if len(labels) > WEIGHED:
+            some = rng.choice(len(labels), WEIGHED, p=weights)
+            labels, weights = labels[some], np.full(WEIGHED, 1 / WEIGHED)
+        with torch.no_grad():
+            log_q = torch.as_tensor(log_prob(x, torch.as_tensor(labels))).double().cpu().numpy()
+        log_ratio = sign * (joint(labels) - log_q)
+        found.append(sign * float(logsumexp(log_ratio, b=weights)))
+    return dict(zip(names, found, strict=True))
 
 
 def _sweeps_in(seconds: float, mixture: Mixture, x: Tensor) -> int:
@@ -186,8 +198,8 @@ class RingJoint:
 def log_marginal(ring: Ring, x: Float64[np.ndarray, "n 2"], seed: int = 0) -> float:
     """log p(x) of the points of one ring, by importance sampling over its centre and radius.
 
-    The proposal is centred at the best fit; for less than four points, which leave the ring open,
-    it is that of the rings through the first one.
+    The proposals are around the best fits; for less than four points, which leave the ring open,
+    they are rings through the first one.
 
     Example:
         >>> round(log_marginal(Ring(), np.array([[0.0, 0.0], [2.0, 0.0]])), 1)
@@ -219,36 +231,50 @@ def _through_the_first(ring: Ring, points: Tensor, uniform: Tensor) -> tuple[Ten
 
 
 def _around_the_best(ring: Ring, points: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Rings, and log q of them: two normals, one of them wide, with the curvature at the best."""
+    """Rings, and log q of them: around each of the best fits two normals, one of them wide.
+
+    Points on a short arc have one fit on either side of them, so the search starts on both.
+    """
     from scipy.optimize import minimize
 
     def cost(parameters: np.ndarray) -> float:
         return -float(_ring_log_joint(ring, points, torch.as_tensor(parameters)[None]))
 
     low, high = ring.radius
-    middle = points.mean(0).numpy()
+    middle = points.mean(0)
+    across = torch.linalg.svd(points - middle)[2][1]  # the direction in which they are narrow
     fits = [
         minimize(
             cost,
-            np.array([*(middle + shift), radius]),
+            np.array([*(middle + side * radius * across), radius]),
             method="Nelder-Mead",
-            options={"maxiter": 400, "xatol": 1e-4, "fatol": 1e-4},
+            options={"xatol": 0.03 * ring.noise_sd, "fatol": 0.01},
         )
         for radius in low + (high - low) * np.array([0.1, 0.5, 0.9])
-        for shift in (np.zeros(2), 0.3 * radius * np.ones(2))
+        for side in (-1, 0, 1)
     ]
-    best = torch.as_tensor(min(fits, key=lambda fit: float(fit.fun)).x)
-    hessian = torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
-        lambda p: -_ring_log_joint(ring, points, p[None])[0], best
-    )
-    values, vectors = torch.linalg.eigh(hessian)
-    values = values.clamp_min(0.5)
-    scale = torch.where(uniform[:, 3] < SHARES[1], SCALES[1], SCALES[0])
-    step = torch.special.ndtri(uniform[:, :3]) * scale[:, None]
-    square = step.square().sum(1)
-    narrow, wide = (
-        math.log(share) - 0.5 * square / scale**2 - 3 * math.log(scale)
-        for share, scale in zip(SHARES, SCALES, strict=True)
-    )
-    log_q = torch.logaddexp(narrow, wide) - 1.5 * math.log(2 * math.pi) + 0.5 * values.log().sum()
-    return best + step @ (vectors * values.rsqrt()).T, log_q
+    fits.sort(key=lambda fit: float(fit.fun))
+    best: list[np.ndarray] = []
+    for fit in fits:
+        new = all(np.abs(fit.x - other).max() > 0.3 * ring.noise_sd for other in best)
+        if new and fit.fun < fits[0].fun + NATS:
+            best.append(fit.x)
+    modes, roots = [torch.as_tensor(x) for x in best], []  # a root of each one's precision
+    for mode in modes:
+        hessian = torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
+            lambda p: -_ring_log_joint(ring, points, p[None])[0], mode
+        )
+        values, vectors = torch.linalg.eigh(hessian)
+        roots.append(vectors * values.clamp_min(0.5).sqrt())
+    which = (uniform[:, 3] * len(modes)).long()
+    wide = (uniform[:, 3] * len(modes)) % 1 < SHARES[1]
+    step = torch.special.ndtri(uniform[:, :3]) * torch.where(wide, SCALES[1], SCALES[0])[:, None]
+    shift = torch.linalg.solve(torch.stack(roots).mT[which], step[..., None])[..., 0]
+    draws = torch.stack(modes)[which] + shift
+    parts = []
+    for mode, root in zip(modes, roots, strict=True):
+        square = ((draws - mode) @ root).square().sum(1)
+        for share, scale in zip(SHARES, SCALES, strict=True):
+            volume = 3 * math.log(scale) - torch.linalg.slogdet(root)[1]
+            parts.append(math.log(share / len(modes)) - 0.5 * square / scale**2 - volume)
+    return draws, torch.stack(parts).logsumexp(0) - 1.5 * math.log(2 * math.pi)

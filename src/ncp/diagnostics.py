@@ -1154,18 +1154,17 @@ def _chain_rows(on: _Trial, seed: int) -> Lines:
         seed=seed,
         progress=on.progress,
     )
-    name = "beside algorithm 8, "
-    words = f"the chain, started cold, with ten times the time: {found.chain_ari.mean():.4f}"
-    yield _row(f"{name}ARI", float(found.ari.mean()), words), "chain", found
-    words = f"the chain: {found.chain_error.mean():.4f}; against one of a hundred times the time"
-    yield _row(f"{name}similarity error", float(found.error.mean()), words), "chain", found
-    gap = found.log_evidence - found.chain_log_evidence
-    if np.isfinite(gap).all():
-        words = "nats, less that of the long chain; mean"
-        yield _row(f"{name}log evidence", float(gap.mean()), words), "chain", found
-    words = f"the chain: {found.chain_seconds.mean():.3g}; N = {on.plan.chain_points}, "
-    words += f"{on.plan.chain_samples} samples, mean of {on.plan.chain_datasets} data sets"
-    yield _row(f"{name}seconds", float(found.seconds.mean()), words), "chain", found
+    words = {
+        "ari": ("ARI", "the chain starts cold and has ten times the time; mean"),
+        "error": ("similarity error", "against a chain that had a hundred times the time; mean"),
+        "log_evidence": ("log evidence", "nats; the chain's from that long one; mean"),
+        "seconds": ("seconds", f"N = {on.plan.chain_points}, {on.plan.chain_samples} samples"),
+    }
+    for field_name, (what, meaning) in words.items():
+        for prefix, whose in (("", ""), ("chain_", " of the chain")):
+            value = float(getattr(found, prefix + field_name).mean())
+            if np.isfinite(value):
+                yield _row(f"beside algorithm 8, {what}{whose}", value, meaning), "chain", found
 
 
 def _row(

@@ -88,9 +88,9 @@ class TrainingConfig:
             average is what is validated and shipped.
         rao_blackwell: Number r of last points with exact soft targets.
         exact_up_to: Data sets of at most this many points have exact soft targets everywhere.
-        exact_sizes: Share of the sizes N that is drawn from these smallest ones.
+        exact_sizes: Share of the sizes N, of probes too, that is drawn from these smallest ones.
         small_sizes: Share of the other sizes that is drawn log-uniformly; the rest are uniform.
-        probes: Share of the sizes, drawn log-uniformly, for which data sets are made that the
+        probes: Share of the sizes, else drawn log-uniformly, for which data sets are made that the
             mixture seldom draws (`losses.probes`), scored only where the targets are exact. They
             count in the logged `nll`, not in the held-out one.
         pairwise_steps: Steps with the pairwise term, which teaches the encoder (or the context)
@@ -147,8 +147,6 @@ class TrainingConfig:
                 raise ValueError(f"Expected training.{name} <= 1 but got {getattr(self, name)}")
         if self.probes and not self.rao_blackwell:
             raise ValueError("Expected training.rao_blackwell >= 1 for probes but got 0")
-        if self.exact_sizes and not self.exact_up_to:
-            raise ValueError("Expected training.exact_up_to >= 1 for exact_sizes but got 0")
         if self.exact_up_to > LARGEST_ENUMERATED:
             raise ValueError(
                 f"Expected training.exact_up_to <= {LARGEST_ENUMERATED} but got {self.exact_up_to}"
@@ -196,6 +194,11 @@ class RunConfig:
             raise ValueError(
                 "Expected a likelihood that is conjugate or has a density for soft targets "
                 f"but got {type(self.mixture.likelihood).__name__}"
+            )
+        if self.training.exact_sizes and self.mixture.sizes[0] > self.training.exact_up_to:
+            raise ValueError(
+                f"Expected training.exact_up_to >= {self.mixture.sizes[0]}, the smallest size, "
+                f"for exact_sizes but got {self.training.exact_up_to}"
             )
         if self.training.probes and not self.mixture.is_conjugate:
             raise ValueError(
@@ -293,7 +296,7 @@ def draw(run: RunConfig, *key: int) -> list[Sequences]:
             small, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
             if small < config.small_sizes or probe:
                 n = int(low * ((high + 1) / low) ** u)
-        if config.exact_sizes and low <= config.exact_up_to:
+        if config.exact_sizes:
             exact, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
             if exact < config.exact_sizes:
                 n = low + int(u * (min(config.exact_up_to, high) + 1 - low))
