@@ -33,7 +33,7 @@ from ncp.mixture import Mixture
 from ncp.summary import point_estimate, similarity
 
 TIMES = 10  # what the chain gets, in times of the sampler's; the reference gets as many times that
-FEWEST_SWEEPS = 200
+FEWEST_SWEEPS = 50
 THIN = 5  # sweeps between the draws that are kept of the long chain
 WEIGHED = 200  # distinct draws of each that the evidence is computed from, at most
 DRAWS = 4096  # of a ring's parameters, for the marginal likelihood of a cluster
