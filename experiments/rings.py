@@ -2,8 +2,8 @@
 
     python experiments/rings.py [--datasets 12] [--points 60] [--samples 1000]
 
-For data sets from the prior of the model `rings-2d`, one line each and the means: what
-`ncp check rings-2d` says in four lines (see `ncp.comparison`), on one thread.
+For data sets from the prior of the model `rings-2d`, one line each and the means, of which
+`ncp check rings-2d` says some for fewer and smaller ones (see `ncp.comparison`); on one thread.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -39,12 +39,8 @@ points_per_step = 20
 @pytest.fixture
 def retrain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, with the configs of eleven stages of one model beside one of another."""
-    path = Path(__file__).parents[1] / "experiments" / "retrain.py"
-    spec = importlib.util.spec_from_file_location("retrain", path)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
+    script = importlib.import_module("retrain")
     monkeypatch.setattr(script, "HERE", tmp_path)
     monkeypatch.chdir(tmp_path)
     names = ["a", *(f"a-stage{i}" for i in range(2, 12))]

@@ -27,7 +27,16 @@ from scipy.special import logsumexp
 from torch import Tensor
 
 from ncp import gibbs
-from ncp.diagnostics import Draws, LogProb, Progress, SampleMany, as_draws
+from ncp.diagnostics import (
+    Draws,
+    LogProb,
+    Progress,
+    SampleMany,
+    _evaluate,
+    _seeds,
+    _tell,
+    as_draws,
+)
 from ncp.likelihoods import Ring
 from ncp.mixture import Mixture
 from ncp.summary import point_estimate, similarity
@@ -92,12 +101,9 @@ def beside_chain(
     sample_many([batch.x[0]], n_samples=2, seed=0)  # what is compiled or read once
     gibbs.neal8(batch.x[0], mixture, 1, seed=0)
     lines = []
-    seeds = np.random.SeedSequence(seed).generate_state(n_datasets).tolist()
-    for i, (x, labels) in enumerate(zip(batch.x, batch.labels, strict=True), 1):
-        one = _beside(sample_many, log_prob, mixture, x, labels, n_samples, seeds[i - 1])
-        lines.append(one)
-        if progress is not None:
-            progress("beside algorithm 8", i, n_datasets)
+    for x, labels, own in zip(batch.x, batch.labels, _seeds(seed, n_datasets), strict=True):
+        lines.append(_beside(sample_many, log_prob, mixture, x, labels, n_samples, own))
+        _tell(progress, "beside algorithm 8", len(lines), n_datasets)
     return Beside(**{name: np.array([line[name] for line in lines]) for name in lines[0]})
 
 
@@ -152,9 +158,7 @@ def _evidence(
         if len(labels) > WEIGHED:
             some = rng.choice(len(labels), WEIGHED, p=weights)
             labels, weights = labels[some], np.full(WEIGHED, 1 / WEIGHED)
-        with torch.no_grad():
-            log_q = torch.as_tensor(log_prob(x, torch.as_tensor(labels))).double().cpu().numpy()
-        log_ratio = sign * (joint(labels) - log_q)
+        log_ratio = sign * (joint(labels) - _evaluate(log_prob, x, torch.as_tensor(labels)))
         found.append(sign * float(logsumexp(log_ratio, b=weights)))
     return dict(zip(names, found, strict=True))
 

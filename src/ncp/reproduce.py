@@ -203,6 +203,9 @@ def _draw_samples(figure: Any, x: np.ndarray, samples: Partitions) -> None:
 
 # -- figure 2: MNIST ------------------------------------------------------------------------------
 
+Case = tuple[np.ndarray, np.ndarray, np.ndarray]  # images, digits, true labels
+MOST_ROWS = 6  # partitions that the figure has room for
+
 
 def digit_cases(n_cases: int, seed: int = 0, n_points: int = 20) -> Iterator[Case]:
     """Data sets of test digits, drawn as in training: (images, digits, true labels)."""
@@ -218,9 +221,6 @@ def digit_cases(n_cases: int, seed: int = 0, n_points: int = 20) -> Iterator[Cas
         index = batch.x[0, :, 0].long().numpy()
         images = data.test_images[index].astype(np.float32) / 255
         yield images, data.test_labels[index], batch.labels[0].numpy()
-
-
-Case = tuple[np.ndarray, np.ndarray, np.ndarray]  # images, digits, true labels
 
 
 def most_ambiguous(model: NCP, n_cases: int = 100, n_samples: int = 200) -> tuple[Case, Partitions]:
@@ -274,9 +274,6 @@ def _fig2(say: Say) -> Reproduced:
             "random_cases_mode_is_truth": float(np.mean(right[1:])),
         },
     )
-
-
-MOST_ROWS = 6  # partitions that the figure has room for
 
 
 def _case_table(name: str, case: Case, partitions: Partitions) -> pd.DataFrame:
