@@ -37,10 +37,10 @@ import numpy as np
 import torch
 from _turns import Spread, lost, short
 
-from ncp.gibbs import gibbs, neal8
+from ncp.inference.mcmc.gibbs import gibbs, neal8
 from ncp.model import NCP
+from ncp.network.pretrained import load
 from ncp.partitions import canonical
-from ncp.pretrained import load
 
 ACCURACY = 0.05
 

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from _turns import Spread, lost
 
-from ncp.gibbs import Chains, gibbs, neal8
-from ncp.likelihoods import GaussianKnownVariance
-from ncp.mixture import Mixture
-from ncp.priors import CRP
+from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
+from ncp.inference.mcmc.gibbs import Chains, gibbs, neal8
 
 N_SWEEPS, BURN_IN, N_POINTS = 20_000, 1_000, 50
 ALPHA, PRIOR_SD, NOISE_SD = 0.7, 10.0, 1.0

@@ -32,7 +32,7 @@ Job = Callable[[], object]
 
 
 def load_only(_: int) -> tuple[Job, Job]:
-    from ncp.pretrained import load
+    from ncp.network.pretrained import load
 
     return lambda: None, lambda: load("gaussian-2d")
 
@@ -42,7 +42,7 @@ def paper_step(n_orders: int, published: bool = False) -> tuple[Job, Job]:
     from likelihood import N_DATASETS, mini_batch, published_manner, with_torchs_prelu
 
     from ncp.model import NCP, NCPConfig
-    from ncp.training import accumulate
+    from ncp.training.loop import accumulate
 
     torch.manual_seed(0)
     model = NCP(NCPConfig(separate_q=True, point_in_f=False))
@@ -67,7 +67,7 @@ def shipped_step(n_points: int) -> tuple[Job, Job]:
 
     from throughput import shipped_run
 
-    from ncp.training import Trainer, draw
+    from ncp.training.loop import Trainer, draw
 
     run = shipped_run()
     run = replace(run, training=replace(run.training, points_per_step=n_points))
@@ -82,7 +82,7 @@ def shipped_step(n_points: int) -> tuple[Job, Job]:
 def samples(n_samples: int) -> tuple[Job, Job]:
     import torch
 
-    from ncp.pretrained import load
+    from ncp.network.pretrained import load
 
     model = load("gaussian-1d")
     assert model.mixture is not None
@@ -93,7 +93,7 @@ def samples(n_samples: int) -> tuple[Job, Job]:
 def data_sets(n: int) -> tuple[Job, Job]:
     import torch
 
-    from ncp.pretrained import load
+    from ncp.network.pretrained import load
 
     model = load("gaussian-2d")
     assert model.mixture is not None

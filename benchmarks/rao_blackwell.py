@@ -19,9 +19,9 @@ import torch
 from _turns import lost
 from torch import Tensor
 
-from ncp.losses import Sequences, likelihoods, sequences, tail_targets
 from ncp.model import NCP
-from ncp.training import RunConfig, train
+from ncp.training.loop import RunConfig, train
+from ncp.training.targets import Sequences, likelihoods, sequences, tail_targets
 
 N = 20
 GROUP = 4  # data sets of one gradient

@@ -31,9 +31,9 @@ from _turns import Spread, clock_for, lost
 from torch import Tensor
 
 from ncp.model import NCP
-from ncp.partitions import Partitions
-from ncp.pretrained import load
-from ncp.sampling import TreeSampler, sample_many
+from ncp.network.pretrained import load
+from ncp.posterior import Partitions
+from ncp.sampling.tree import TreeSampler, sample_many
 
 S, N, BATCH = 20_000, 50, 2_000
 TURNS, SEPARATE_TURNS, ENOUGH_SECONDS = 3, 2, 5.0

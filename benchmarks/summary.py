@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ncp.summary import credible_ball, point_estimate, similarity
+from ncp.summary.summary import credible_ball, point_estimate, similarity
 
 SIZES = [(50, 1_000), (200, 1_000), (1_000, 200), (1_000, 1_000), (5_000, 200)]
 

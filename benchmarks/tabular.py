@@ -26,7 +26,7 @@ import numpy as np
 from _turns import lost
 from numpy.typing import NDArray
 
-from ncp.tabular import TabularMixture
+from ncp.generative.tables import TabularMixture
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -181,7 +181,7 @@ def kmeans_by_silhouette(x: Array) -> Labels:
 
 def ours(model: str) -> Cluster:
     """The estimator with its defaults, warmed up so that compilation is not timed."""
-    from ncp.estimator import NCPClusterer
+    from ncp.clustering.estimator import NCPClusterer
 
     def cluster(x: Array) -> Labels:
         return np.asarray(NCPClusterer(model=model, random_state=0).fit_predict(x))

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import torch
 from _turns import Spread, clock_for, lost
 
-from ncp.checkpoint import read
-from ncp.pretrained import find
-from ncp.training import RunConfig, Trainer, accumulate, draw, held_out, permutation_spread
+from ncp.network.checkpoint import read
+from ncp.network.pretrained import find
+from ncp.training.loop import RunConfig, Trainer, accumulate, draw, held_out, permutation_spread
 
 SHIPPED = "gaussian-2d"
 GROUP = 10  # steps
@@ -53,7 +53,7 @@ def shipped_run() -> RunConfig:
 
 def attach_images(run: RunConfig) -> None:
     if run.mixture.likelihood.__class__.__name__ == "LabelledArrays":
-        from ncp.datasets import mnist
+        from ncp.generative.mnist import mnist
 
         digits = mnist()
         run.mixture.likelihood.attach(digits.train_images, digits.train_labels)  # type: ignore[attr-defined]

@@ -17,10 +17,10 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from ncp.diagnostics import last_point_tv
-from ncp.mixture import Mixture
+from ncp.checks.checks import last_point_tv
+from ncp.generative.mixture import Mixture
 from ncp.model import NCP, Folded, Points
-from ncp.training import RunConfig, Trainer, draw, stream
+from ncp.training.loop import RunConfig, Trainer, draw, stream
 
 VARIANTS: dict[str, dict[str, object]] = {
     "the paper's: f(G, Q, h_n)": {},

@@ -13,9 +13,9 @@ import argparse
 import re
 from pathlib import Path
 
-from ncp.checkpoint import Checkpoint, read
 from ncp.cli import attach_arrays
-from ncp.training import RunConfig, checkpoints, train
+from ncp.network.checkpoint import Checkpoint, read
+from ncp.training.loop import RunConfig, checkpoints, train
 
 HERE = Path(__file__).parent
 

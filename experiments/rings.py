@@ -3,7 +3,7 @@
     python experiments/rings.py [--datasets 12] [--points 60] [--samples 1000]
 
 For data sets from the prior of the model `rings-2d`, one line each and the means, of which
-`ncp check rings-2d` says some for fewer and smaller ones (see `ncp.comparison`); on one thread.
+`ncp check rings-2d` says some for fewer and smaller ones (`ncp.checks.comparison`); on one thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from rich.progress import Progress
 
 from ncp import load
-from ncp.comparison import beside_chain
+from ncp.checks.comparison import beside_chain
 
 
 def main() -> None:

@@ -20,12 +20,12 @@ from typing import Any
 
 from retrain import is_finished, stages
 
-import ncp.tabular
-from ncp._files import write_atomically
-from ncp.checkpoint import Checkpoint, read, write
+import ncp.generative.tables
+from ncp.checks.checks import run_checks
 from ncp.cli import attach_arrays, check_plan
-from ncp.diagnostics import run_checks
-from ncp.pretrained import DIRECTORY
+from ncp.files import write_atomically
+from ncp.network.checkpoint import Checkpoint, read, write
+from ncp.network.pretrained import DIRECTORY
 
 
 def whole_log(run: Path) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def main() -> None:
     if not is_finished(checkpoint):
         raise SystemExit(f"{run} is not finished: make retrain MODEL={name} goes on with it")
     log, sums = thinned(whole_log(run)), totals(checkpoint.info)
-    if isinstance(mixture := checkpoint.build().mixture, ncp.tabular.TabularMixture):
+    if isinstance(mixture := checkpoint.build().mixture, ncp.generative.tables.TabularMixture):
         checkpoint = replace(checkpoint, mixture=mixture.with_reference().to_dict())
     quality = measured(name, checkpoint)
     info = checkpoint.info | sums | {"name": name, "quality": quality}

@@ -11,8 +11,8 @@ import argparse
 
 import numpy as np
 
-from ncp.pretrained import load
-from ncp.tabular import TabularMixture
+from ncp.generative.tables import TabularMixture
+from ncp.network.pretrained import load
 
 
 def main() -> None:

@@ -19,14 +19,14 @@ import torch
 from rich.progress import track
 from sklearn.metrics import adjusted_rand_score
 
-from ncp.checkpoint import load_model
-from ncp.datasets import mnist
-from ncp.likelihoods import LabelledArrays
-from ncp.mixture import Mixture
+from ncp.generative.likelihoods import LabelledArrays
+from ncp.generative.mixture import Mixture
+from ncp.generative.mnist import mnist
+from ncp.generative.priors import CRP
 from ncp.model import NCP
-from ncp.pretrained import load
-from ncp.priors import CRP
-from ncp.summary import point_estimate
+from ncp.network.checkpoint import load_model
+from ncp.network.pretrained import load
+from ncp.summary.summary import point_estimate
 
 
 def data_sets(digits: list[int], n_datasets: int, n_points: int) -> tuple[np.ndarray, np.ndarray]:

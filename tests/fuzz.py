@@ -38,13 +38,14 @@ from hypothesis.strategies import SearchStrategy
 from jaxtyping import TypeCheckError
 from sklearn.utils.validation import check_array
 
-from ncp import _readers
-from ncp.checkpoint import load_model, save_model
-from ncp.clustering import cluster
-from ncp.estimator import NCPClusterer
+from ncp.clustering.cluster import cluster
+from ncp.clustering.estimator import NCPClusterer
 from ncp.model import NCP
-from ncp.partitions import Partitions, canonical, check_labels, counts, is_canonical
-from ncp.training import RunConfig
+from ncp.network.checkpoint import load_model, save_model
+from ncp.output import readers
+from ncp.partitions import canonical, check_labels, counts, is_canonical
+from ncp.posterior import Partitions
+from ncp.training.loop import RunConfig
 from tests.small_models import gaussian, tabular
 
 CASES = 100_000
@@ -161,7 +162,7 @@ CHOICE = st.none() | st.lists(st.sampled_from(["1", "2", "a", "", "b", "99"]), m
 
 def read_file(case: tuple[bytes, list[str] | None, list[str] | None]) -> None:
     content, columns, one_hot = case
-    table = _readers.read_table("file", content, columns or None, one_hot or [])
+    table = readers.read_table("file", content, columns or None, one_hot or [])
     assert table.values.ndim >= 2
     assert table.values.dtype == np.float64
     assert not np.isinf(table.values).any()

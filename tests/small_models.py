@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
-from ncp.checkpoint import save_model
-from ncp.likelihoods import GaussianKnownVariance
-from ncp.mixture import Mixture
+from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
+from ncp.generative.tables import TabularMixture
 from ncp.model import NCP, NCPConfig
-from ncp.priors import CRP
-from ncp.tabular import TabularMixture
+from ncp.network.checkpoint import save_model
 
 
 def small(mixture: Mixture, seed: int = 0) -> NCP:

@@ -8,113 +8,74 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "ncp"
 
-# The path of the data (DESIGN, section 1): a file imports only from files before it. Files that
-# are not written yet may stand here; files that are not here may not be written.
-ORDER = [
-    *("partitions", "priors", "likelihoods", "mixture", "tabular", "networks", "model"),
-    *("sampling", "exact", "importance", "losses", "checkpoint", "training"),
-    *("gibbs", "summary", "diagnostics", "comparison"),
-    *("pretrained", "engines", "datasets", "plots", "clustering", "report"),
-    *("estimator", "reproduce", "cli"),
-]
-# Methods that hand over to code further down, for the user's convenience; imported when called.
-HANDED_OVER = {
-    ("partitions", "importance"),  # samples answer for themselves: samples.reweight(...)
-    ("partitions", "summary"),
-    ("model", "sampling"),  # model.sample(...)
-    ("model", "engines"),  # model.sample_many(..., engine="dask")
-    ("clustering", "report"),  # clustering.report(...)
-    ("diagnostics", "comparison"),  # run_checks(...)
+# Who may import whom, by the names of folders and top-level files: down the list only.
+MAY_IMPORT = {
+    "files": "",
+    "partitions": "",
+    "generative": "files partitions",
+    "inference": "partitions generative",
+    "summary": "partitions inference",
+    "network": "files partitions generative",
+    "sampling": "partitions network",
+    "training": "files partitions generative inference network sampling",
+    "checks": "partitions generative inference summary",  # never what they judge
+    "output": "files partitions inference summary checks",
+    "posterior": "files partitions inference summary output",
+    "engines": "partitions network sampling posterior",
+    "model": "partitions generative network sampling posterior engines",
+    "clustering": "files partitions generative inference summary network sampling output "
+    "posterior engines model",
+    "cli": "files generative inference summary network sampling training checks output "
+    "posterior engines model clustering",
 }
-ORACLES = {"exact", "gibbs", "importance", "summary", "diagnostics", "comparison"}
-SUBJECTS = {"model", "sampling"}
-# private modules not named after their owner
-PRIVATE_OWNERS = {"files": "partitions", "readers": "cli", "tabular_prior": "tabular"}
-OUTSIDE = {"__init__", "__main__"}
+FILES = sorted(
+    path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"
+)
+each_file = pytest.mark.parametrize(
+    "path", FILES, ids=lambda path: str(path.relative_to(PACKAGE).with_suffix(""))
+)
 
 
-def owner(name: str) -> str:
-    """The public module that a private one, such as ``_gibbs_kernels``, ranks as."""
-    if not name.startswith("_"):
-        return name
-    bare = name.lstrip("_")
-    if bare in PRIVATE_OWNERS:
-        return PRIVATE_OWNERS[bare]
-    return next((public for public in ORDER if bare.split("_")[0] == public), name)
+def room(path: Path) -> str:
+    """The folder of a file, or its own name if it stands at the top."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imports(path: Path, root: Path = PACKAGE, deferred: bool = True) -> set[str]:
-    """The modules of the package that a file imports, also in functions if ``deferred``.
+def imports(path: Path) -> set[str]:
+    """The rooms of the package that a file imports from, at once or in functions.
 
     What only a type checker imports (``if TYPE_CHECKING:``) does not count.
     """
-    package = path.relative_to(root).parent.parts
     found: set[str] = set()
-    for node in _statements(ast.parse(path.read_text(encoding="utf-8")), deferred):
+    for node in _statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                found |= _inside(alias.name.split("."))
+            names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            prefix = ["ncp", *package[: len(package) - node.level + 1]] if node.level else []
-            parts = prefix + (node.module.split(".") if node.module else [])
-            for alias in node.names:
-                found |= _inside([*parts, alias.name] if parts == ["ncp"] else parts)
-    return found
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("ncp.")}
+    return found - {"__version__"}
 
 
-def _statements(node: ast.AST, deferred: bool) -> Iterator[ast.AST]:
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
             continue
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not deferred:
-            continue
         yield child
-        yield from _statements(child, deferred)
-
-
-def _inside(parts: list[str]) -> set[str]:
-    return {parts[1]} if parts[0] == "ncp" and len(parts) > 1 else set()
-
-
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.stem not in OUTSIDE)
-each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+        yield from _statements(child)
 
 
 @each_file
-def test_has_a_place_in_the_order(path: Path) -> None:
-    assert owner(path.stem) in ORDER
+def test_imports_run_one_way(path: Path) -> None:
+    assert imports(path) <= {room(path), *MAY_IMPORT[room(path)].split()}
 
 
-@each_file
-def test_imports_only_from_files_above(path: Path) -> None:
-    rank = ORDER.index(owner(path.stem))
-    at_once = imports(path, deferred=False)
-    for name in imports(path):
-        if owner(name) not in ORDER:  # a name of the package itself, such as __version__
-            assert not (PACKAGE / f"{name}.py").exists()
-            continue
-        handed_over = name not in at_once and (path.stem, name) in HANDED_OVER
-        above = ORDER.index(owner(name)) < rank or owner(name) == owner(path.stem)
-        assert above or handed_over, f"{path.name} imports {name}, which stands below it"
-
-
-def reached(name: str) -> set[str]:
-    """All modules of the package that importing a module can bring in."""
-    seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        for found in imports(PACKAGE / f"{waiting.pop()}.py"):
-            if found not in seen and (PACKAGE / f"{found}.py").exists():
-                seen.add(found)
-                waiting.append(found)
-    return seen
-
-
-@pytest.mark.parametrize("name", sorted(ORACLES))
-def test_oracles_do_not_know_what_they_judge(name: str) -> None:
-    for path in FILES:
-        if owner(path.stem) == name:
-            assert not reached(path.stem) & SUBJECTS
+def test_the_map_itself_runs_one_way() -> None:
+    rooms = list(MAY_IMPORT)
+    for number, name in enumerate(rooms):
+        assert set(MAY_IMPORT[name].split()) <= set(rooms[:number])
 
 
 @each_file
@@ -171,7 +132,10 @@ def test_nothing_unpickles_or_calls_a_shell(path: Path) -> None:
         ("subprocess.run('ls', shell=True)", 1),
         ("subprocess.run('ls', shell=yes)", 1),
         ("subprocess.run(['ls'], shell=False)", 0),
-        ("np.load(f, allow_pickle=False); from ncp.pretrained import load; json.load(f)", 0),
+        (
+            "np.load(f, allow_pickle=False); from ncp.model import load; json.load(f)",
+            0,
+        ),
     ],
 )
 def test_dangers_are_seen(source: str, n: int) -> None:
@@ -188,11 +152,9 @@ def test_has_a_docstring(path: Path) -> None:
     [
         ("import ncp.model", {"model"}),
         ("import ncp.model as m, torch", {"model"}),
-        ("from ncp import cli, __version__", {"cli", "__version__"}),
-        ("from ncp.priors import CRP", {"priors"}),
-        ("from . import sampling", {"sampling"}),
-        ("from .exact import posterior", {"exact"}),
-        ("def f():\n    from ncp.plots import show", {"plots"}),
+        ("from ncp import cli, __version__", {"cli"}),
+        ("from ncp.generative.priors import CRP", {"generative"}),
+        ("def f():\n    from ncp.output.plots import show", {"output"}),
         ("import ncp", set()),
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import ncp.model", set()),
         ("import numpy.ncp", set()),
@@ -201,11 +163,4 @@ def test_has_a_docstring(path: Path) -> None:
 def test_imports_are_seen(tmp_path: Path, source: str, expected: set[str]) -> None:
     path = tmp_path / "some.py"
     path.write_text(source)
-    assert imports(path, root=tmp_path) == expected
-
-
-def test_deferred_imports_are_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "some.py"
-    path.write_text("import ncp.priors\nclass A:\n    def f(self):\n        import ncp.plots")
-    assert imports(path, root=tmp_path, deferred=False) == {"priors"}
-    assert imports(path, root=tmp_path) == {"priors", "plots"}
+    assert imports(path) == expected

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from ncp._files import write_atomically
-from ncp.checkpoint import Checkpoint, load_model, read, save_model, write
-from ncp.likelihoods import GaussianKnownVariance, NormalInverseWishart
-from ncp.mixture import Mixture
+from ncp.files import write_atomically
+from ncp.generative.likelihoods import GaussianKnownVariance, NormalInverseWishart
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
 from ncp.model import NCP, NCPConfig
-from ncp.priors import CRP
+from ncp.network.checkpoint import Checkpoint, load_model, read, save_model, write
 
 CONFIG = NCPConfig(h_width=4, h_depth=2, h_dim=4, width=4, g_depth=2, g_dim=4, f_depth=2)
 MIXTURE = Mixture(CRP(0.7), GaussianKnownVariance(2))

@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 
 import ncp
-from ncp import cli, pretrained
-from ncp.checkpoint import save_model
+from ncp import cli
+from ncp.network import pretrained
+from ncp.network.checkpoint import save_model
 from tests.small_models import gaussian, install
 
 HEAVY = ("torch", "matplotlib", "pandas", "sklearn", "numba", "lightning_fabric", "scipy")
@@ -187,7 +188,7 @@ def test_resume_knows_the_weights_and_looks_for_the_files(data: Path) -> None:
 def test_a_file_in_the_place_of_the_folder(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncp.clustering.cluster_many", lambda *_: pytest.fail("sampled"))
+    monkeypatch.setattr("ncp.clustering.cluster.cluster_many", lambda *_: pytest.fail("sampled"))
     Path("afile").write_text("")
     for out in ("afile", "afile/below"):
         assert run("cluster", data, "--out", out) == cli.BAD_INPUT
@@ -195,7 +196,7 @@ def test_a_file_in_the_place_of_the_folder(
 
 
 def test_the_papers_models_are_measured_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncp.diagnostics import CheckPlan, CheckReport, Targets
+    from ncp.checks.checks import CheckPlan, CheckReport, Targets
 
     plans = []
 
@@ -203,8 +204,8 @@ def test_the_papers_models_are_measured_not_judged(monkeypatch: pytest.MonkeyPat
         plans.append(plan)
         return CheckReport((), {})
 
-    monkeypatch.setattr("ncp.diagnostics.run_checks", checked)
-    monkeypatch.setattr("ncp.plots.check_figure", lambda _: None)
+    monkeypatch.setattr("ncp.checks.checks.run_checks", checked)
+    monkeypatch.setattr("ncp.output.plots.check_figure", lambda _: None)
     monkeypatch.setattr(cli, "_save_figure", lambda *_: None)
     save_model("gaussian-2d-paper.safetensors", gaussian())
     assert run("check", "gaussian-2d-paper.safetensors", "--quick", "-q") == 0
@@ -265,7 +266,6 @@ def test_bad_data_is_one_line(
         (("train",), 2, "CONFIG.toml or --resume"),
         (("train", "nonesuch.toml"), 3, "no such file"),
         (("train", "--resume", "."), 3, "no checkpoint"),
-        (("bench", "nonesuch"), 3, "there is no benchmark"),
     ],
 )
 def test_mistakes(
@@ -288,7 +288,7 @@ def test_a_bug_is_one_line_too(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr("ncp.clustering.cluster_many", broken)
+    monkeypatch.setattr("ncp.clustering.cluster.cluster_many", broken)
     assert run("cluster", data, "--out", "never") == cli.BUG
     assert "unexpected RuntimeError: surprise" in capsys.readouterr().err
     assert not Path("never").exists()
@@ -297,16 +297,16 @@ def test_a_bug_is_one_line_too(
 
 
 def test_a_full_disk_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncp import _files
+    from ncp import files as ncp_files
 
-    real = _files.write_atomically
+    real = ncp_files.write_atomically
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "summary.json":
             raise OSError(28, "No space left on device", str(path))
         real(path, content)
 
-    monkeypatch.setattr(_files, "write_atomically", full)
+    monkeypatch.setattr(ncp_files, "write_atomically", full)
     assert run("cluster", data, *QUICK, "--no-report", "--out", "full") == cli.BAD_INPUT
     assert files(Path("full")) == set()
 
@@ -382,7 +382,7 @@ def test_starts_light() -> None:
 def test_help_reads_like_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--help") == 0
     printed = capsys.readouterr().out
-    for command in ("cluster", "models", "train", "check", "reproduce", "data", "bench"):
+    for command in ("cluster", "models", "train", "check", "data"):
         assert command in printed
     assert "Exit codes" in printed
     assert run("--version") == 0

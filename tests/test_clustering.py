@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import torch
 
-from ncp import NCP, clustering
-from ncp.clustering import Settings, cluster, cluster_many, prepare
+from ncp import NCP
+from ncp.clustering import cluster as clustering
+from ncp.clustering.cluster import Settings, cluster, cluster_many, prepare
 from tests.small_models import gaussian, tabular
 
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp import comparison, exact
-from ncp.comparison import Beside, beside_chain, log_marginal
-from ncp.likelihoods import LaplaceNoise, Ring
-from ncp.mixture import Mixture
-from ncp.priors import CRP
+from ncp.checks import comparison
+from ncp.checks.comparison import Beside, beside_chain, log_marginal
+from ncp.generative.likelihoods import LaplaceNoise, Ring
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
+from ncp.inference import exact
 
 RING = Ring(prior_sd=1.0, radius=(0.5, 2.0), noise_sd=0.4)
 
@@ -117,7 +118,7 @@ def test_the_chain_gets_the_time_that_it_was_promised(monkeypatch: pytest.Monkey
     def neal8(x: Any, mixture: Any, n_sweeps: int, **_: Any) -> None:
         now[0] += 0.5 + 0.001 * n_sweeps  # whatever a call costs, and its sweeps
 
-    monkeypatch.setattr("ncp.gibbs.neal8", neal8)
+    monkeypatch.setattr("ncp.inference.mcmc.gibbs.neal8", neal8)
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     n_sweeps = comparison._sweeps_in(60.0, Mixture(CRP(0.7), RING), torch.zeros(4, 2))
     assert 0.5 + 0.001 * n_sweeps == pytest.approx(60.0, rel=0.1)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ncp import datasets
-from ncp.datasets import MNIST, mnist
+from ncp.generative import mnist as datasets
+from ncp.generative.mnist import MNIST, mnist
 
 NAMES = tuple(datasets.SHA256)
 

@@ -20,11 +20,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp import diagnostics as d
-from ncp.likelihoods import ConjugateLikelihood, GaussianKnownVariance, LabelledArrays, LaplaceNoise
-from ncp.mixture import Mixture
-from ncp.partitions import Partitions, enumerate_partitions
-from ncp.priors import CRP
+from ncp.checks import checks as d
+from ncp.generative.likelihoods import (
+    ConjugateLikelihood,
+    GaussianKnownVariance,
+    LabelledArrays,
+    LaplaceNoise,
+)
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
+from ncp.partitions import enumerate_partitions
+from ncp.posterior import Partitions
 
 # a prior hardly wider than the noise: clusters overlap, so there is something to be unsure about
 MIXTURE = Mixture(CRP(1.0), GaussianKnownVariance(dim=1, prior_sd=2.0, noise_sd=1.0), sizes=(4, 6))

@@ -131,7 +131,7 @@ def test_links_lead_to_files(page: Path) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/models.md"])
 def test_every_model_is_described(page: str) -> None:
-    from ncp.pretrained import PURPOSE
+    from ncp.network.pretrained import PURPOSE
 
     text = (ROOT / page).read_text(encoding="utf-8")
     assert not [name for name in PURPOSE if f"`{name}`" not in text]

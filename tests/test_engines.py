@@ -18,7 +18,7 @@ import torch
 import ncp.engines
 from ncp.engines import gather, model_bytes, run, sample_stream
 from ncp.model import NCP
-from ncp.partitions import Partitions
+from ncp.posterior import Partitions
 from tests.small_models import gaussian
 
 ROOT = Path(__file__).resolve().parents[1]  # where workers find the tests
@@ -96,7 +96,7 @@ def test_here_the_blocks_do_not_matter(
     assert [i for i, _ in parts] == list(range(len(xs)))
     assert all(same(a, b) for (_, a), b in zip(parts, whole, strict=True))
     assert seen == [(i + 1, len(xs)) for i in range(len(xs))]
-    alone = ncp.sampling.sample_many(model, [xs[11]], 100, orders=3, seed=7, streams=[11])
+    alone = ncp.sampling.tree.sample_many(model, [xs[11]], 100, orders=3, seed=7, streams=[11])
     assert same(alone[0], whole[11])
 
 

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ncp import NCP, NCPClusterer
-from ncp.checkpoint import save_model
+from ncp.network.checkpoint import save_model
 from tests.small_models import gaussian, tabular
 
 CHECKS = """

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ncp import exact
-from ncp.likelihoods import GaussianKnownVariance, Likelihood
-from ncp.mixture import Mixture
-from ncp.partitions import bell_number, enumerate_partitions
-from ncp.priors import (
+from ncp.generative.likelihoods import GaussianKnownVariance, Likelihood
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import (
     CRP,
     GammaCRP,
     Geometric,
@@ -19,6 +17,8 @@ from ncp.priors import (
     Poisson,
     Prior,
 )
+from ncp.inference import exact
+from ncp.partitions import bell_number, enumerate_partitions
 
 PRIORS: list[Prior] = [
     CRP(0.7),

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from ncp import training
-from ncp.checkpoint import load_model, read
-from ncp.losses import Sequences
 from ncp.model import NCP
-from ncp.training import RunConfig, checkpoints, train
+from ncp.network.checkpoint import load_model, read
+from ncp.training import loop as training
+from ncp.training.loop import RunConfig, checkpoints, train
+from ncp.training.targets import Sequences
 from tests.test_training import log_of, same, tiny
 
 FORK = multiprocessing.get_context("forkserver")
@@ -28,7 +28,7 @@ FORK = multiprocessing.get_context("forkserver")
 
 @pytest.fixture(scope="session", autouse=True)
 def _server() -> None:
-    FORK.set_forkserver_preload(["ncp.training", "tests.test_faults"])
+    FORK.set_forkserver_preload(["ncp.training.loop", "tests.test_faults"])
 
 
 def go_on(plain: dict[str, Any], directory: str) -> None:

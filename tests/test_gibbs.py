@@ -14,11 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp import _gibbs_engines, exact
-from ncp._gibbs_engines import DensityEngine, StatisticsEngine, prior_tables
-from ncp.exact import ExactPosterior
-from ncp.gibbs import Chains, effective_sample_size, gibbs, independence_mh, neal8, split_r_hat
-from ncp.likelihoods import (
+from ncp.generative.likelihoods import (
     DensityLikelihood,
     GaussianKnownVariance,
     LaplaceNoise,
@@ -26,9 +22,29 @@ from ncp.likelihoods import (
     NormalInverseWishart,
     Ring,
 )
-from ncp.mixture import Mixture
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import (
+    CRP,
+    GammaCRP,
+    Geometric,
+    MixtureOfFiniteMixtures,
+    PitmanYor,
+    Poisson,
+    Prior,
+)
+from ncp.inference import exact
+from ncp.inference.exact import ExactPosterior
+from ncp.inference.mcmc import engines
+from ncp.inference.mcmc.engines import DensityEngine, StatisticsEngine, prior_tables
+from ncp.inference.mcmc.gibbs import (
+    Chains,
+    effective_sample_size,
+    gibbs,
+    independence_mh,
+    neal8,
+    split_r_hat,
+)
 from ncp.partitions import bell_number
-from ncp.priors import CRP, GammaCRP, Geometric, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
 
 PRIORS: list[Prior] = [
     CRP(0.7),
@@ -115,14 +131,14 @@ def test_planted_bugs_are_noticed(
     x = data(mixture, 7, seed)
     truth = exact.posterior(x, mixture)
 
-    def planted(prior: Prior, n_points: int) -> _gibbs_engines.PriorTables:
+    def planted(prior: Prior, n_points: int) -> engines.PriorTables:
         tables = prior_tables(prior, n_points)
         if bug == "no sizes":
             return tables._replace(join=np.zeros_like(tables.join))
         return tables._replace(open=np.zeros_like(tables.open))
 
     assert largest_z(run(x, mixture, 1000, burn_in=50, n_chains=32, seed=seed), truth) < 4.0
-    monkeypatch.setattr(_gibbs_engines, "prior_tables", planted)
+    monkeypatch.setattr(engines, "prior_tables", planted)
     assert largest_z(run(x, mixture, 1000, burn_in=50, n_chains=32, seed=seed), truth) > 8.0
 
 
@@ -134,7 +150,7 @@ class Inherited(GaussianKnownVariance):
 def test_a_users_conjugate_likelihood(seed: int) -> None:
     mixture = Mixture(PitmanYor(0.5, 0.3), Inherited(1, prior_sd=2.0))
     x = data(mixture, 5, seed)
-    assert isinstance(_gibbs_engines.collapsed_engine(x, mixture), StatisticsEngine)
+    assert isinstance(engines.collapsed_engine(x, mixture), StatisticsEngine)
     chains = gibbs(x, mixture, 50, burn_in=5, n_chains=64, seed=seed)
     assert_agrees(chains, exact.posterior(x, mixture))
     np.testing.assert_allclose(
@@ -227,7 +243,7 @@ class WithoutPrior(LaplaceNoise):
 def test_a_users_density_likelihood(kind: type[LaplaceNoise], seed: int) -> None:
     own = Mixture(MixtureOfFiniteMixtures(1.5, Poisson(2.0)), kind(1, 2.0, 0.8))
     x = data(own, 5, seed)
-    engine = _gibbs_engines.density_engine(x, own, n_auxiliary=2, n_moves=3)
+    engine = engines.density_engine(x, own, n_auxiliary=2, n_moves=3)
     assert isinstance(engine, DensityEngine)
     chains = neal8(
         x, own, 80, burn_in=15, n_chains=64, n_auxiliary=2, n_moves=3, start="one", seed=seed
@@ -238,7 +254,7 @@ def test_a_users_density_likelihood(kind: type[LaplaceNoise], seed: int) -> None
 
 
 def test_kernels_and_likelihoods_agree_on_densities(seed: int) -> None:
-    from ncp import _gibbs_kernels as kernels
+    from ncp.inference.mcmc import kernels as kernels
 
     generator = torch.Generator().manual_seed(seed)
     for likelihood in (*CONJUGATE, LAPLACE, RING, Ring(3.0, (0.0, 4.0), 2.0)):
@@ -246,7 +262,7 @@ def test_kernels_and_likelihoods_agree_on_densities(seed: int) -> None:
         dim = likelihood.event_shape[0]
         theta = likelihood.sample_parameters((20,), generator)
         x = 3.0 * torch.randn((10, dim), dtype=torch.float64, generator=generator)
-        built_in = _gibbs_engines._built_in(likelihood)
+        built_in = engines._built_in(likelihood)
         assert built_in is not None
         work = np.zeros((dim, dim))
         log_density = [

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from ncp.importance import (
+from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
+from ncp.inference.importance import (
     Report,
     average_log_q,
     diagnose,
@@ -17,14 +20,10 @@ from ncp.importance import (
     influence,
     log_evidence,
     pareto_smooth,
-    resample,
     resample_counts,
-    reweight,
 )
-from ncp.likelihoods import GaussianKnownVariance
-from ncp.mixture import Mixture
-from ncp.partitions import Partitions, enumerate_partitions
-from ncp.priors import CRP
+from ncp.partitions import enumerate_partitions
+from ncp.posterior import Partitions, resample, reweight
 
 X = np.array([-3.0, -2.2, -1.0, 0.2, 0.9, 2.0, 3.1, 4.5])
 GOOD_NORMAL = 1.959964

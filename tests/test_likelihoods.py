@@ -12,7 +12,7 @@ from jaxtyping import Float, Float64, Int64
 from scipy import integrate, stats
 from torch import Tensor
 
-from ncp.likelihoods import (
+from ncp.generative.likelihoods import (
     ConjugateLikelihood,
     DensityLikelihood,
     GaussianKnownVariance,
@@ -23,8 +23,8 @@ from ncp.likelihoods import (
     Ring,
     likelihood_from_dict,
 )
+from ncp.generative.priors import CRP
 from ncp.partitions import canonical, enumerate_partitions
-from ncp.priors import CRP
 
 PSI = ((2.0, 0.6), (0.6, 1.0))
 CONJUGATE: list[ConjugateLikelihood] = [
@@ -202,7 +202,7 @@ def test_marginal_in_blocks(
 ) -> None:
     x, labels = draw(likelihood, 8, generator), CRP(1.0).sample(300, 8, generator)
     whole = likelihood.log_marginal(x, labels)
-    monkeypatch.setattr("ncp.priors.BLOCK", 100)
+    monkeypatch.setattr("ncp.generative.priors.BLOCK", 100)
     torch.testing.assert_close(likelihood.log_marginal(x, labels), whole, rtol=1e-13, atol=1e-13)
 
 

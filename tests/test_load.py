@@ -16,9 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncp import _files, _readers, cli, datasets, diagnostics
-from ncp.checkpoint import save_model
-from ncp.clustering import cluster
+from ncp import cli, files
+from ncp.checks import checks as diagnostics
+from ncp.clustering.cluster import cluster
+from ncp.generative import mnist as datasets
+from ncp.network.checkpoint import save_model
+from ncp.output import readers
 from tests.small_models import gaussian
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -206,7 +209,7 @@ def test_check_through_the_command_line(
     row = diagnostics.CheckRow("KL", 0.004, "<= 0.01", passed, "distance")
     found = diagnostics.CheckReport((row,))
     monkeypatch.setattr(diagnostics, "run_checks", lambda *_, **__: found)
-    monkeypatch.setattr("ncp.plots.check_figure", lambda report: some_figure())
+    monkeypatch.setattr("ncp.output.plots.check_figure", lambda report: some_figure())
     out = tmp_path / "out"
     code = cli.app(["check", str(model), "--quick", "--out", str(out)])
     assert code == (0 if passed else cli.CHECK_FAILED)
@@ -250,7 +253,7 @@ def test_what_unpacks_to_too_much_is_refused(kind: str, monkeypatch: pytest.Monk
     import gzip
     import io
 
-    monkeypatch.setattr(_files, "LARGEST", 2**20)
+    monkeypatch.setattr(files, "LARGEST", 2**20)
     buffer = io.BytesIO()
     if kind == "npz":
         np.savez_compressed(buffer, x=np.zeros((2**18, 2)))
@@ -259,7 +262,7 @@ def test_what_unpacks_to_too_much_is_refused(kind: str, monkeypatch: pytest.Monk
         content = gzip.compress(b"1,2\n" * 2**19)
     assert len(content) < 2**14
     with pytest.raises(ValueError, match="unpacks to more than"):
-        _readers.read_table("file", content)
+        readers.read_table("file", content)
 
 
 def test_a_header_that_promises_too_much_is_refused() -> None:
@@ -268,4 +271,4 @@ def test_a_header_that_promises_too_much_is_refused() -> None:
     file = lying_npy((2**40, 2**20), "<f8")
     for content in (file, zipped([("x.npy", file)])):
         with pytest.raises(ValueError, match="not a complete NumPy file"):
-            _readers.read_table("file", content)
+            readers.read_table("file", content)

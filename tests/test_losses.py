@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp import losses
-from ncp.likelihoods import (
+from ncp.generative.likelihoods import (
     DensityLikelihood,
     GaussianKnownVariance,
     LabelledArrays,
@@ -16,11 +15,19 @@ from ncp.likelihoods import (
     NormalInverseWishart,
     Ring,
 )
-from ncp.losses import Sequences, likelihoods, pairwise_loss, probes, sequences, tail_targets
-from ncp.mixture import Batch, Mixture
+from ncp.generative.mixture import Batch, Mixture
+from ncp.generative.priors import CRP, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
 from ncp.model import NCP, NCPConfig
 from ncp.partitions import canonical, enumerate_partitions, is_canonical
-from ncp.priors import CRP, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
+from ncp.training import targets as losses
+from ncp.training.targets import (
+    Sequences,
+    likelihoods,
+    pairwise_loss,
+    probes,
+    sequences,
+    tail_targets,
+)
 
 PRIORS: list[Prior] = [
     CRP(0.7),

@@ -9,16 +9,23 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from ncp.likelihoods import (
+from ncp.generative.likelihoods import (
     GaussianKnownVariance,
     LabelledArrays,
     LaplaceNoise,
     NormalInverseWishart,
     Ring,
 )
-from ncp.mixture import Mixture
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import (
+    CRP,
+    GammaCRP,
+    Geometric,
+    MixtureOfFiniteMixtures,
+    PitmanYor,
+    Poisson,
+)
 from ncp.partitions import canonical, enumerate_partitions, is_canonical, n_clusters, random_orders
-from ncp.priors import CRP, GammaCRP, Geometric, MixtureOfFiniteMixtures, PitmanYor, Poisson
 
 ARRAYS = LabelledArrays(np.eye(4, dtype=np.uint8)[:, None] * 255, [0, 1, 2, 2], source="corners")
 MIXTURES = [
@@ -99,7 +106,7 @@ def test_no_more_clusters_than_labels(generator: torch.Generator) -> None:
 def test_a_prior_that_never_fits(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncp.mixture.REDRAWS", 20)
+    monkeypatch.setattr("ncp.generative.mixture.REDRAWS", 20)
     mixture = Mixture(CRP(1e6), ARRAYS)
     with pytest.raises(ValueError, match="at most 3 clusters"):
         mixture.sample(2, n_points=30, generator=generator)

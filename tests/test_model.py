@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import ncp.model
-from ncp.likelihoods import GaussianKnownVariance
-from ncp.mixture import Mixture
+from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
 from ncp.model import NCP, NCPConfig, candidates_per_row, groups_of, layout, prefix_sum
-from ncp.networks import AttentionBlock, Context
+from ncp.network.blocks import AttentionBlock, Context
 from ncp.partitions import canonical, enumerate_partitions
-from ncp.priors import CRP
 
 SWITCHES = list(itertools.product([False, True], repeat=3))
 SMALL = {

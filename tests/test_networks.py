@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ncp.model import NCP, NCPConfig
-from ncp.networks import (
+from ncp.network.blocks import (
     ConvEncoder,
     PReLU,
     Residual,

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncp.partitions import (
-    Partitions,
     as_tensor,
     bell_number,
     canonical,
@@ -23,7 +22,8 @@ from ncp.partitions import (
     n_clusters,
     random_orders,
 )
-from ncp.summary import Estimator
+from ncp.posterior import Partitions
+from ncp.summary.summary import Estimator
 
 rows = st.lists(st.integers(-5, 5), min_size=1, max_size=12)
 

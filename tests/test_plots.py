@@ -12,7 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from ncp import diagnostics, plots, summary
+from ncp.checks import checks as diagnostics
+from ncp.output import plots
+from ncp.summary import summary
 
 
 @pytest.fixture
@@ -177,5 +179,5 @@ def test_the_palette_is_okabe_and_itos() -> None:
 
 
 def test_importing_plots_does_not_import_matplotlib() -> None:
-    code = "import sys, ncp.plots; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, ncp.output.plots; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import ncp
-from ncp import pretrained
-from ncp.checkpoint import read, save_model
-from ncp.likelihoods import GaussianKnownVariance
-from ncp.tabular import TabularMixture
+from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.tables import TabularMixture
+from ncp.network import pretrained
+from ncp.network.checkpoint import read, save_model
 from tests.small_models import gaussian, install
 
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from ncp.partitions import canonical, counts, enumerate_partitions, is_canonical, random_orders
-from ncp.priors import (
+from ncp.generative.priors import (
     CRP,
     GammaCRP,
     Geometric,
@@ -22,6 +21,7 @@ from ncp.priors import (
     Prior,
     prior_from_dict,
 )
+from ncp.partitions import canonical, counts, enumerate_partitions, is_canonical, random_orders
 
 PRIORS = [
     CRP(0.7),
@@ -260,7 +260,7 @@ def test_log_prob_shapes_and_blocks(prior: Prior, monkeypatch: pytest.MonkeyPatc
     assert log_prob.dtype == torch.float64
     assert prior.log_prob(labels[0, 0, 0]).shape == ()
     assert prior.log_prob(labels[:0]).shape == (0, 3, 8)
-    monkeypatch.setattr("ncp.priors.BLOCK", 17)
+    monkeypatch.setattr("ncp.generative.priors.BLOCK", 17)
     torch.testing.assert_close(prior.log_prob(labels), log_prob, rtol=1e-13, atol=1e-13)
 
 

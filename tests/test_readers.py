@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ncp import _readers
-from ncp._readers import expand, read_table
+from ncp.output import readers
+from ncp.output.readers import expand, read_table
 
 
 def read(text: str | bytes, **more: object) -> tuple[list[list[float]], tuple[str, ...]]:
@@ -191,7 +191,7 @@ def test_a_parquet_file_that_unpacks_too_far(monkeypatch: pytest.MonkeyPatch) ->
     buffer = io.BytesIO()
     pd.DataFrame({"a": np.zeros(1000)}).to_parquet(buffer)
     assert len(read(buffer.getvalue())[0]) == 1000
-    monkeypatch.setattr(_readers, "LARGEST", 7999)
+    monkeypatch.setattr(readers, "LARGEST", 7999)
     with pytest.raises(ValueError, match=r"1,000 rows of 1 column"):
         read(buffer.getvalue())
 

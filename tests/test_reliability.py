@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from ncp.clustering import cluster
-from ncp.importance import effective_sample_size, log_evidence
+from ncp.clustering.cluster import cluster
+from ncp.inference.importance import effective_sample_size, log_evidence
 from ncp.model import NCP, NCPConfig
-from ncp.partitions import Partitions
-from ncp.pretrained import load, names
-from ncp.sampling import TILE, child_keys, in_tiles, sample_many, uniforms
-from ncp.summary import summarise
+from ncp.network.pretrained import load, names
+from ncp.posterior import Partitions
+from ncp.sampling.tree import TILE, child_keys, in_tiles, sample_many, uniforms
+from ncp.summary.summary import summarise
 from tests.small_models import gaussian, tabular
 
 
@@ -293,7 +293,7 @@ def test_weights_that_are_not_numbers_are_refused() -> None:
 LIMITED = """
 import resource, sys
 import torch
-from ncp.pretrained import load, names
+from ncp.network.pretrained import load, names
 from tests.small_models import gaussian
 torch.set_num_threads(1)
 model = load("gaussian-2d") if "gaussian-2d" in names() else gaussian()

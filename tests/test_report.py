@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 
 from ncp import cli
-from ncp._readers import read_table
-from ncp.checkpoint import save_model
-from ncp.clustering import cluster
-from ncp.report import _match, report
+from ncp.clustering.cluster import cluster
+from ncp.network.checkpoint import save_model
+from ncp.output.readers import read_table
+from ncp.output.report import _match, report
 from tests.small_models import gaussian, tabular
 
 EVIL = "<script>alert('$x$')</script> & \"花\""

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from experiments import figures as reproduce
 
-from ncp import datasets, reproduce
+from ncp.generative import mnist as datasets
 from ncp.model import NCP, NCPConfig
-from ncp.partitions import Partitions
+from ncp.posterior import Partitions
 from tests.small_models import gaussian
 
 

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from ncp.checkpoint import read
-from ncp.training import RunConfig, train
+from ncp.network.checkpoint import read
+from ncp.training.loop import RunConfig, train
 
 CONFIG = """
 name = "{name}"

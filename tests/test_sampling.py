@@ -13,12 +13,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ncp.model
-import ncp.networks
-import ncp.sampling
+import ncp.network.blocks
+import ncp.sampling.tree
 from ncp.model import NCP, NCPConfig
-from ncp.networks import AttentionBlock
-from ncp.partitions import Partitions, canonical, enumerate_partitions
-from ncp.sampling import TreeSampler
+from ncp.network.blocks import AttentionBlock
+from ncp.partitions import canonical, enumerate_partitions
+from ncp.posterior import Partitions
+from ncp.sampling.tree import TreeSampler
 from tests.test_model import SWITCHES, algorithm_1, random_model
 
 N_SAMPLES = 20_000
@@ -125,7 +126,7 @@ def test_several_orders_share_the_samples(
 ) -> None:
     orders = [[2, 0, 4, 1, 3], [4, 3, 2, 1, 0], [1, 2, 0, 3, 4]]
     monkeypatch.setattr(
-        ncp.sampling, "numbered_orders", lambda key, which, n: torch.tensor(orders)[which]
+        ncp.sampling.tree, "numbered_orders", lambda key, which, n: torch.tensor(orders)[which]
     )
     model = random_model(generator)
     x = data(5, generator)
@@ -239,13 +240,13 @@ def test_log_q_in_the_order_of_the_draw(
     generator: torch.Generator, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Tensor] = []
-    original = ncp.sampling.numbered_orders
+    original = ncp.sampling.tree.numbered_orders
 
     def remember(*arguments: Any) -> Tensor:
         drawn.append(original(*arguments))
         return drawn[-1]
 
-    monkeypatch.setattr(ncp.sampling, "numbered_orders", remember)
+    monkeypatch.setattr(ncp.sampling.tree, "numbered_orders", remember)
     model = random_model(generator)
     x = data(12, generator)
     samples = model.sample(x, 25, orders="each", seed=seed)
@@ -322,11 +323,13 @@ def test_blocks_change_nothing_but_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     n_samples = 40 if limits == (1, 1) else 2000
-    monkeypatch.setattr(ncp.sampling, "BLOCK_SAMPLES", limits[0])
-    monkeypatch.setattr(ncp.sampling, "BLOCK_POSITIONS", limits[1])
+    monkeypatch.setattr(ncp.sampling.tree, "BLOCK_SAMPLES", limits[0])
+    monkeypatch.setattr(ncp.sampling.tree, "BLOCK_POSITIONS", limits[1])
     fixed = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])
     if orders == 2:
-        monkeypatch.setattr(ncp.sampling, "numbered_orders", lambda key, which, n: fixed[which])
+        monkeypatch.setattr(
+            ncp.sampling.tree, "numbered_orders", lambda key, which, n: fixed[which]
+        )
     model = random_model(generator)
     xs = [data(4, generator) for _ in range(2)]
     for x, samples in zip(xs, model.sample_many(xs, n_samples, orders=orders, seed=1), strict=True):
@@ -361,13 +364,13 @@ def test_bad_numbers_are_refused(wrong: int, generator: torch.Generator) -> None
     model = random_model(generator)
     x = data(3, generator)
     with pytest.raises(ValueError, match="n_samples"):
-        ncp.sampling.sample(model, x, wrong)
+        ncp.sampling.tree.sample(model, x, wrong)
     with pytest.raises(ValueError, match="orders"):
-        ncp.sampling.sample(model, x, 10, orders=wrong)
+        ncp.sampling.tree.sample(model, x, 10, orders=wrong)
     with pytest.raises(ValueError, match="orders"):
-        ncp.sampling.sample(model, x, 10, orders="all")
+        ncp.sampling.tree.sample(model, x, 10, orders="all")
     with pytest.raises(ValueError, match="beam"):
-        ncp.sampling.beam_search(model, x, wrong)
+        ncp.sampling.tree.beam_search(model, x, wrong)
 
 
 def test_absurd_requests_are_refused_before_work_starts(generator: torch.Generator) -> None:
@@ -486,7 +489,7 @@ def test_assign_in_parts(
     x, new = data(5, generator), data(40, generator)
     labels = [0, 1, 0, 1, 2]
     whole = model.assign(new, x, labels, mutual=mutual)
-    monkeypatch.setattr(ncp.sampling, "CHUNK", 10)
+    monkeypatch.setattr(ncp.sampling.tree, "CHUNK", 10)
     in_parts = model.assign(new, x, labels, mutual=mutual)
     torch.testing.assert_close(in_parts, whole, rtol=0, atol=1e-12)
 
@@ -520,8 +523,8 @@ def test_a_newcomer_sees_what_it_would_see_as_a_member(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One block of context: the encoding of a point does not depend on what the others see."""
-    monkeypatch.setattr(ncp.networks.Near, "ENTRIES", entries)
-    monkeypatch.setattr(ncp.networks.Near, "PART", entries)
+    monkeypatch.setattr(ncp.network.blocks.Near, "ENTRIES", entries)
+    monkeypatch.setattr(ncp.network.blocks.Near, "PART", entries)
     model = random_model(generator, context=1, means_in_f=means_in_f, distances=distances)
     assert model.context is not None
     if model.context.density is not None:  # it does, then, on how many are around the others
@@ -544,7 +547,7 @@ def test_shared_clusters_are_embedded_once(generator: torch.Generator, seed: int
             counted.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ncp.sampling, "TreeSampler", Counted)
+        patch.setattr(ncp.sampling.tree, "TreeSampler", Counted)
         model.sample(x, 30_000, seed=seed)
     (sampler,) = counted
     assert sampler.n_embed <= 1 + sum(2**n - 1 + 1 for n in range(1, 6))
@@ -568,20 +571,20 @@ class No64(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_nothing_needs_float64(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(generator).float()
     x = data(300, generator).float()
-    for module in (ncp.model, ncp.sampling):
+    for module in (ncp.model, ncp.sampling.tree):
         monkeypatch.setattr(module, "widest", lambda _: torch.float32)
     with No64():  # type: ignore[no-untyped-call]
         drawn = TreeSampler(model)
         with torch.no_grad():
-            points = ncp.sampling._encode(model, [x], drawn.folded)
-            sequences = ncp.sampling._Sequences(
+            points = ncp.sampling.tree._encode(model, [x], drawn.folded)
+            sequences = ncp.sampling.tree._Sequences(
                 points,
                 torch.arange(300)[None],
                 torch.tensor([300]),
                 torch.tensor([5]),
                 points.q.sum(0, keepdim=True),
             )
-            policy = ncp.sampling.split_counts(torch.tensor([0]))
+            policy = ncp.sampling.tree.split_counts(torch.tensor([0]))
             labels = drawn.run(sequences, policy, lambda _: None).labels
             model.log_prob(x, labels)
             model.assign(x[:3], x, labels[0])

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import cut_tree, linkage
 
-from ncp.importance import expectation
+from ncp.inference.importance import expectation
 from ncp.partitions import enumerate_partitions
-from ncp.summary import (
+from ncp.summary.summary import (
     NEGLIGIBLE,
     PointEstimate,
     agreement,
@@ -70,7 +70,7 @@ def expected_losses(
     candidates: np.ndarray, rows: np.ndarray, w: np.ndarray, loss: Loss
 ) -> np.ndarray:
     """Expected losses of many candidates; the distance is tested against its definition below."""
-    kernels = importlib.import_module("ncp._summary_kernels")
+    kernels = importlib.import_module("ncp.summary.kernels")
     n = np.arange(rows.shape[1] + 1.0)
     phi = n**2 / n[-1] ** 2 if loss == "binder" else n * np.log2(np.maximum(n, 1)) / n[-1]
     result: np.ndarray = kernels.expected_distances(candidates, rows, w, np.diff(phi))

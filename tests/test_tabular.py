@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from ncp._tabular_prior import TablePrior, draw_partition, draw_table
-from ncp.mixture import Mixture
-from ncp.partitions import is_canonical
-from ncp.tabular import (
+from ncp.generative.mixture import Mixture
+from ncp.generative.table_prior import TablePrior, draw_partition, draw_table
+from ncp.generative.tables import (
     N_CONTEXT,
     FittedTransform,
     TabularMixture,
     TabularTransform,
     merge_confused,
 )
+from ncp.partitions import is_canonical
 
 
 @pytest.fixture

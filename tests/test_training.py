@@ -18,15 +18,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncp import training
-from ncp.checkpoint import load_model, read, save_model
-from ncp.exact import posterior, similarity
-from ncp.likelihoods import LabelledArrays
-from ncp.mixture import Mixture
+from ncp.generative.likelihoods import LabelledArrays
+from ncp.generative.mixture import Mixture
+from ncp.generative.priors import CRP
+from ncp.inference.exact import posterior, similarity
 from ncp.model import NCP, NCPConfig
-from ncp.networks import AttentionBlock
-from ncp.priors import CRP
-from ncp.training import (
+from ncp.network.blocks import AttentionBlock
+from ncp.network.checkpoint import load_model, read, save_model
+from ncp.training import loop as training
+from ncp.training.loop import (
     RunConfig,
     Trainer,
     TrainingConfig,
@@ -569,7 +569,7 @@ def test_launch_starts_two_processes(tmp_path: Path, by: tuple[str, ...]) -> Non
     script = tmp_path / "script.py"
     devices = 1 if by else 2  # torchrun's number counts
     script.write_text(
-        "import sys\nfrom ncp.training import launch\nfrom tests.test_training import tiny\n"
+        "import sys\nfrom ncp.training.loop import launch\nfrom tests.test_training import tiny\n"
         "if __name__ == '__main__':\n"
         f"    launch(tiny(), sys.argv[1], devices={devices}, accelerator='cpu', progress=False)\n"
     )

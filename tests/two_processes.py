@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 from lightning_fabric import Fabric
 
-from ncp import training
-from ncp.checkpoint import read
-from ncp.losses import Sequences
-from ncp.training import (
+from ncp.network.checkpoint import read
+from ncp.training import loop as training
+from ncp.training.loop import (
     Trainer,
     accumulate,
     checkpoints,
@@ -19,6 +18,7 @@ from ncp.training import (
     reduce_gradients,
     train,
 )
+from ncp.training.targets import Sequences
 from tests.test_training import flat_gradient, tiny
 
 

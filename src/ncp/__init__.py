@@ -8,38 +8,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ncp.clustering import Clustering as Clustering
-    from ncp.clustering import cluster as cluster
-    from ncp.estimator import NCPClusterer as NCPClusterer
-    from ncp.likelihoods import ConjugateLikelihood as ConjugateLikelihood
-    from ncp.likelihoods import DensityLikelihood as DensityLikelihood
-    from ncp.likelihoods import GaussianKnownVariance as GaussianKnownVariance
-    from ncp.likelihoods import LabelledArrays as LabelledArrays
-    from ncp.likelihoods import LaplaceNoise as LaplaceNoise
-    from ncp.likelihoods import Likelihood as Likelihood
-    from ncp.likelihoods import NormalInverseWishart as NormalInverseWishart
-    from ncp.likelihoods import Ring as Ring
-    from ncp.mixture import Mixture as Mixture
+    from ncp.clustering.cluster import Clustering as Clustering
+    from ncp.clustering.cluster import cluster as cluster
+    from ncp.clustering.estimator import NCPClusterer as NCPClusterer
+    from ncp.generative.likelihoods import ConjugateLikelihood as ConjugateLikelihood
+    from ncp.generative.likelihoods import DensityLikelihood as DensityLikelihood
+    from ncp.generative.likelihoods import GaussianKnownVariance as GaussianKnownVariance
+    from ncp.generative.likelihoods import LabelledArrays as LabelledArrays
+    from ncp.generative.likelihoods import LaplaceNoise as LaplaceNoise
+    from ncp.generative.likelihoods import Likelihood as Likelihood
+    from ncp.generative.likelihoods import NormalInverseWishart as NormalInverseWishart
+    from ncp.generative.likelihoods import Ring as Ring
+    from ncp.generative.mixture import Mixture as Mixture
+    from ncp.generative.priors import CRP as CRP
+    from ncp.generative.priors import GammaCRP as GammaCRP
+    from ncp.generative.priors import MixtureOfFiniteMixtures as MixtureOfFiniteMixtures
+    from ncp.generative.priors import PitmanYor as PitmanYor
+    from ncp.generative.tables import TabularMixture as TabularMixture
     from ncp.model import NCP as NCP
     from ncp.model import NCPConfig as NCPConfig
-    from ncp.networks import register_encoder as register_encoder
-    from ncp.partitions import Partitions as Partitions
-    from ncp.pretrained import load as load
-    from ncp.priors import CRP as CRP
-    from ncp.priors import GammaCRP as GammaCRP
-    from ncp.priors import MixtureOfFiniteMixtures as MixtureOfFiniteMixtures
-    from ncp.priors import PitmanYor as PitmanYor
-    from ncp.tabular import TabularMixture as TabularMixture
-    from ncp.training import RunConfig as RunConfig
-    from ncp.training import TrainingConfig as TrainingConfig
-    from ncp.training import train as train
+    from ncp.network.blocks import register_encoder as register_encoder
+    from ncp.network.pretrained import load as load
+    from ncp.posterior import Partitions as Partitions
+    from ncp.training.loop import RunConfig as RunConfig
+    from ncp.training.loop import TrainingConfig as TrainingConfig
+    from ncp.training.loop import train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "clustering": ("Clustering", "cluster"),
-    "estimator": ("NCPClusterer",),
-    "likelihoods": (
+    "clustering.cluster": ("Clustering", "cluster"),
+    "clustering.estimator": ("NCPClusterer",),
+    "generative.likelihoods": (
         "ConjugateLikelihood",
         "DensityLikelihood",
         "GaussianKnownVariance",
@@ -49,14 +49,14 @@ _HOMES = {
         "NormalInverseWishart",
         "Ring",
     ),
-    "mixture": ("Mixture",),
+    "generative.mixture": ("Mixture",),
     "model": ("NCP", "NCPConfig"),
-    "networks": ("register_encoder",),
-    "partitions": ("Partitions",),
-    "pretrained": ("load",),
-    "priors": ("CRP", "GammaCRP", "MixtureOfFiniteMixtures", "PitmanYor"),
-    "tabular": ("TabularMixture",),
-    "training": ("RunConfig", "TrainingConfig", "train"),
+    "network.blocks": ("register_encoder",),
+    "posterior": ("Partitions",),
+    "network.pretrained": ("load",),
+    "generative.priors": ("CRP", "GammaCRP", "MixtureOfFiniteMixtures", "PitmanYor"),
+    "generative.tables": ("TabularMixture",),
+    "training.loop": ("RunConfig", "TrainingConfig", "train"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

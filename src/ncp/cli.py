@@ -30,12 +30,12 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ncp._readers import Table
-    from ncp.clustering import Clustering
-    from ncp.diagnostics import CheckPlan
-    from ncp.mixture import Mixture
+    from ncp.checks.checks import CheckPlan
+    from ncp.clustering.cluster import Clustering
+    from ncp.generative.mixture import Mixture
     from ncp.model import NCP
-    from ncp.training import RunConfig
+    from ncp.output.readers import Table
+    from ncp.training.loop import RunConfig
 
 BAD_INPUT, SOME_FAILED, CHECK_FAILED, BUG, INTERRUPTED = 3, 4, 5, 70, 130
 BLOCK_FILES, BLOCK_ROWS = 64, 20_000  # of several files, clustered at once
@@ -248,10 +248,11 @@ def cluster(
     """
     import hashlib
 
-    from ncp import _readers, clustering
-    from ncp.pretrained import find, load, short_name
+    from ncp.clustering import cluster as clustering
+    from ncp.network.pretrained import find, load, short_name
+    from ncp.output import readers
 
-    sources = _readers.expand(data)
+    sources = readers.expand(data)
     how = {
         "n_samples": samples,
         "orders": orders,
@@ -297,7 +298,7 @@ class _Job:
 
 
 def _jobs(sources: list[str], out: Path | None) -> list[_Job]:
-    from ncp._readers import names
+    from ncp.output.readers import names
 
     base = Path("ncp-output") if out is None else out
     short = names(sources)
@@ -389,7 +390,7 @@ class _Batch:
             yield block
 
     def _read(self, job: _Job, resume: bool) -> Table | None:
-        from ncp._readers import read_bytes, read_table
+        from ncp.output.readers import read_bytes, read_table
 
         try:
             content = read_bytes(job.source)
@@ -446,7 +447,7 @@ def make_files(
     progress: _Tell | None = None,
 ) -> list[dict[str, bytes] | str]:
     """The files of each item's results, or what is wrong with it. Runs here or on a worker."""
-    from ncp.clustering import cluster_many
+    from ncp.clustering.cluster import cluster_many
 
     try:
         tables = [item.table.values for item in items]
@@ -486,7 +487,7 @@ def _files(
     summary["report"] = str(directory / "report.html") if report else None
     files = {f"labels.{format}": labels_file(result, format), "samples.npz": samples_file(result)}
     if report:
-        from ncp.report import report as make_report
+        from ncp.output.report import report as make_report
 
         files["report.html"] = make_report(result, item.name).encode()
     files["summary.json"] = (json.dumps(summary, indent=2) + "\n").encode()
@@ -499,7 +500,7 @@ def write_files(directory: Path, files: dict[str, bytes]) -> None:
     A new folder appears by a rename when it is complete. In one that is there, each file appears by
     a rename, the summary last: where that is, the others are.
     """
-    from ncp._files import write_atomically
+    from ncp.files import write_atomically
 
     if not directory.exists():
         return _write_folder(directory, files)
@@ -521,7 +522,7 @@ def _write_folder(directory: Path, files: dict[str, bytes]) -> None:
     import secrets
     import shutil
 
-    from ncp._files import write_atomically
+    from ncp.files import write_atomically
 
     directory.parent.mkdir(parents=True, exist_ok=True)
     for left_over in directory.parent.glob(f".{glob_escape(directory.name)}.????????"):
@@ -637,7 +638,7 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """What models there are: what for, what they were trained on, how good they are."""
-    from ncp.pretrained import card, names
+    from ncp.network.pretrained import card, names
 
     cards = [card(name) for name in names()]
     if as_json:
@@ -683,7 +684,7 @@ def train(
 
     [bold]ncp train --resume runs/gaussian-2d[/bold]
     """
-    from ncp.training import launch
+    from ncp.training.loop import launch
 
     run, directory = _run_config(config, resume, out)
     attach_arrays(run.mixture)
@@ -706,8 +707,8 @@ def train(
 def _run_config(
     config: Path | None, resume: Path | None, out: Path | None
 ) -> tuple[RunConfig, Path]:
-    from ncp.checkpoint import read
-    from ncp.training import RunConfig, checkpoints
+    from ncp.network.checkpoint import read
+    from ncp.training.loop import RunConfig, checkpoints
 
     if (config is None) == (resume is None):
         raise typer.BadParameter("give either a CONFIG.toml or --resume RUNDIR")
@@ -730,7 +731,7 @@ def attach_arrays(mixture: Any, split: str = "train") -> None:
     """
     if getattr(mixture.likelihood, "source", "") != "mnist-train":
         return
-    from ncp.datasets import mnist
+    from ncp.generative.mnist import mnist
 
     digits = mnist()
     images, labels = digits.train_images, digits.train_labels
@@ -753,7 +754,7 @@ def plot_training(
     log = run / "log.jsonl"
     if not log.is_file():
         raise ValueError(f"{run}: holds no log.jsonl; name the folder of a run")
-    from ncp.plots import training_figure
+    from ncp.output.plots import training_figure
 
     lines = []
     for line in log.read_text().splitlines():
@@ -767,7 +768,7 @@ def plot_training(
 def _save_figure(figure: Any, path: Path) -> None:
     import io
 
-    from ncp._files import write_atomically
+    from ncp.files import write_atomically
 
     kind = path.suffix.lstrip(".") or "png"
     if kind not in ("png", "svg", "pdf"):
@@ -778,7 +779,7 @@ def _save_figure(figure: Any, path: Path) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-# -- check, reproduce, data, bench -----------------------------------------------------------------
+# -- check, data ----------------------------------------------------------------------------------
 
 
 @commands.command()
@@ -797,10 +798,10 @@ def check(
 
     Exit code 5 when a check fails.
     """
-    from ncp._files import write_atomically
-    from ncp.diagnostics import run_checks
-    from ncp.plots import check_figure
-    from ncp.pretrained import load, short_name
+    from ncp.checks.checks import run_checks
+    from ncp.files import write_atomically
+    from ncp.network.pretrained import load, short_name
+    from ncp.output.plots import check_figure
 
     network = load(model)
     name = short_name(model)
@@ -836,24 +837,10 @@ def check(
 
 def check_plan(name: str, mixture: Mixture, quick: bool) -> CheckPlan:
     """How a model is checked. The paper's own architectures are measured, not judged."""
-    from ncp.diagnostics import CheckPlan, Targets
+    from ncp.checks.checks import CheckPlan, Targets
 
     targets = Targets.none() if name.endswith("-paper") else None
     return CheckPlan.of(mixture, quick=quick, targets=targets)
-
-
-@commands.command()
-def reproduce(
-    figures: Annotated[
-        list[str] | None,
-        typer.Argument(help="fig1, fig2, ...; all of them by default.", show_default=False),
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("figures"),
-) -> None:
-    """Make the paper's figures again, with the trained models."""
-    from ncp.reproduce import reproduce as make
-
-    make(figures or "all", out)
 
 
 @data_commands.command("mnist")
@@ -863,38 +850,12 @@ def mnist_command(
     ] = None,
 ) -> None:
     """Find MNIST on disk, or fetch it once and verify it."""
-    from ncp.datasets import mnist, where
+    from ncp.generative.mnist import mnist, where
 
     digits = mnist(directory)
     n_train, n_test = len(digits.train_images), len(digits.test_images)
     found = f"MNIST: {n_train:,} + {n_test:,} images in {where(directory)}"
     _console().print(found, soft_wrap=True)
-
-
-@commands.command(context_settings={"ignore_unknown_options": True})
-def bench(
-    name: Annotated[
-        str, typer.Argument(help="Which one; all by default.", show_default=False)
-    ] = "",
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Passed on to it.", show_default=False)
-    ] = None,
-) -> int:
-    """Run the benchmarks of a source checkout; each prints a Markdown table."""
-    import subprocess
-
-    folder = Path(__file__).resolve().parents[2] / "benchmarks"
-    known = sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
-    if not known:
-        raise ValueError("the benchmarks are part of the source checkout, not of the package")
-    if name and name not in known:
-        raise ValueError(f"there is no benchmark {name!r}; there are {', '.join(known)}")
-    worst = 0
-    for one in [name] if name else known:
-        print(f"\n## {one}\n", flush=True)
-        run = subprocess.run([sys.executable, str(folder / f"{one}.py"), *(arguments or [])])
-        worst = max(worst, abs(run.returncode))
-    return worst
 
 
 # -- the terminal ----------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ Dask (`engine="dask"`) they run on the workers of a cluster:
 * results come back as they are ready, each with the number of its item. Dask runs the tasks of a
   worker that dies again elsewhere; should all copies of the weights die, they are sent again.
 
-The samples of a data set depend on the seed and on its number only (see `ncp.sampling`), so any
+The samples of a data set depend on the seed and its number only (see `ncp.sampling.tree`), so any
 engine, number of workers, size of block or death of a worker gives the same labels.
 """
 
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ncp.checkpoint import Checkpoint, load_model, save_model, write
 from ncp.model import NCP
-from ncp.partitions import Partitions
-from ncp.sampling import Progress, sample_many
+from ncp.network.checkpoint import Checkpoint, load_model, save_model, write
+from ncp.posterior import Partitions
+from ncp.sampling.tree import Progress, sample_many
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -64,7 +64,7 @@ def sample_stream(
     Arguments:
         model: A trained network.
         xs: Data sets `(N, *event_shape)`; they are taken up as they are needed.
-        n_samples, orders, seed: As for `ncp.sampling.sample_many`, with the same results.
+        n_samples, orders, seed: As for `ncp.sampling.tree.sample_many`, with the same results.
         engine: `None` for this process, `"dask"`, or a `distributed.Client`.
         address: Of a Dask scheduler, as in `tcp://10.0.0.1:8786`; without one, workers are
             started on this machine, one for each core, and stopped at the end.

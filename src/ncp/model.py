@@ -40,9 +40,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ncp.mixture import Mixture
-from ncp.networks import AttentionBlock, Context, build_encoder, mlp, scaled_squares
-from ncp.partitions import Partitions, as_tensor, canonical, check_labels
+from ncp.generative.mixture import Mixture
+from ncp.network.blocks import AttentionBlock, Context, build_encoder, mlp, scaled_squares
+from ncp.partitions import as_tensor, canonical, check_labels
+from ncp.posterior import Partitions
 
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
@@ -62,7 +63,7 @@ class NCPConfig:
 
     Arguments:
         event_shape: Shape of one observation: `(2,)` (or just `2`), or `(28, 28)` for images.
-        encoder: `"mlp"`, `"conv"`, or a name given to `ncp.networks.register_encoder`.
+        encoder: `"mlp"`, `"conv"`, or a name given to `ncp.network.blocks.register_encoder`.
         h_width, h_depth, h_dim: Width, number of layers and output size of the MLP encoder.
         conv_channels: Channels of the two convolutions of the image encoder.
         width: Width of g and f.
@@ -638,7 +639,7 @@ class NCP(nn.Module):
             )
             yield rows, log_p, valid
 
-    # -- sampling: the code is in ncp.sampling ---------------------------------------------------
+    # -- sampling: the code is in ncp.sampling.tree ---------------------------------------------
 
     def sample(
         self,
@@ -648,8 +649,8 @@ class NCP(nn.Module):
         seed: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partitions:
-        """Exact iid samples of q(c | x); see `ncp.sampling.sample`."""
-        from ncp.sampling import sample
+        """Exact iid samples of q(c | x); see `ncp.sampling.tree.sample`."""
+        from ncp.sampling.tree import sample
 
         return sample(self, x, n_samples, orders=orders, seed=seed, progress=progress)
 
@@ -663,13 +664,13 @@ class NCP(nn.Module):
         engine: Any = None,
         address: str | None = None,
     ) -> list[Partitions]:
-        """Samples for many data sets of any sizes at once; see `ncp.sampling.sample_many`.
+        """Samples for many data sets of any sizes at once; see `ncp.sampling.tree.sample_many`.
 
         With `engine="dask"` they are drawn on Dask, at `address` or on workers of this machine;
         the samples are the same. `ncp.engines.sample_stream` gives them as they come.
         """
         if engine is None and address is None:
-            from ncp.sampling import sample_many
+            from ncp.sampling.tree import sample_many
 
             return sample_many(self, xs, n_samples, orders=orders, seed=seed, progress=progress)
         from ncp.engines import gather
@@ -678,17 +679,17 @@ class NCP(nn.Module):
         return gather(self, xs, n_samples, engine=engine, address=address, **how)
 
     def map(self, x: Any, beam: int = 32) -> Partitions:
-        """The most probable partitions by beam search; see `ncp.sampling.beam_search`."""
-        from ncp.sampling import beam_search
+        """The most probable partitions by beam search; see `ncp.sampling.tree.beam_search`."""
+        from ncp.sampling.tree import beam_search
 
         return beam_search(self, x, beam)
 
     def assign(self, x_new: Any, x: Any, labels: Any, *, mutual: bool = True) -> Tensor:
         """Probabilities `(M, K + 1)` of new points joining each cluster or a new one.
 
-        See `ncp.sampling.assign`.
+        See `ncp.sampling.tree.assign`.
         """
-        from ncp.sampling import assign
+        from ncp.sampling.tree import assign
 
         return assign(self, x_new, x, labels, mutual=mutual)
 

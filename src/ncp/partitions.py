@@ -13,27 +13,13 @@ and accept any number of axes before it.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
-
-from ncp._files import Archive, write_atomically
-
-if TYPE_CHECKING:
-    from arviz import InferenceData
-    from pandas import DataFrame
-
-    from ncp.importance import Report
-    from ncp.mixture import Mixture
-    from ncp.summary import PointEstimate, Summary
 
 ArrayLike: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
@@ -60,16 +46,16 @@ def as_tensor(array: ArrayLike) -> Tensor:
     return torch.as_tensor(array)
 
 
-def _as_labels(labels: ArrayLike) -> Int64[Tensor, "*batch n"]:
+def as_labels(labels: ArrayLike) -> Int64[Tensor, "*batch n"]:
     tensor = as_tensor(labels)
     if tensor.ndim == 0 or tensor.shape[-1] == 0:
-        raise ValueError(f"Expected labels of at least one point but got shape {_shape(tensor)}")
+        raise ValueError(f"Expected labels of at least one point but got shape {shape_of(tensor)}")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise ValueError(f"Expected integer labels but got {tensor.dtype}")
     return tensor.long()
 
 
-def _shape(tensor: Tensor) -> tuple[int, ...]:
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
@@ -86,7 +72,7 @@ def canonical(labels: ArrayLike) -> Int64[Tensor, "*batch n"]:
         >>> canonical([7, 7, -1, 7, 3])
         tensor([0, 0, 1, 0, 2])
     """
-    labels = _as_labels(labels)
+    labels = as_labels(labels)
     # A stable sort brings each cluster together with its earliest point in front.
     ordered, points = labels.sort(dim=-1, stable=True)
     position = torch.arange(labels.shape[-1], device=labels.device).expand_as(labels)
@@ -111,7 +97,7 @@ def is_canonical(labels: ArrayLike) -> Bool[Tensor, "*batch"]:
         >>> is_canonical([[0, 1, 0], [1, 0, 1]])
         tensor([ True, False])
     """
-    labels = _as_labels(labels)
+    labels = as_labels(labels)
     next_label = torch.zeros_like(labels)
     next_label[..., 1:] = labels.cummax(dim=-1).values[..., :-1] + 1
     return ((labels >= 0) & (labels <= next_label)).all(dim=-1)
@@ -131,9 +117,9 @@ def check_labels(labels: ArrayLike, n_points: int | None = None) -> Int64[Tensor
         ValueError: Expected labels in order of appearance (0, then a label seen before or the \
 next unused one) but got [0, 2]; relabel with ncp.partitions.canonical
     """
-    tensor = _as_labels(labels)
+    tensor = as_labels(labels)
     if n_points is not None and tensor.shape[-1] != n_points:
-        raise ValueError(f"Expected labels of {n_points} points but got shape {_shape(tensor)}")
+        raise ValueError(f"Expected labels of {n_points} points but got shape {shape_of(tensor)}")
     good = is_canonical(tensor)
     if not bool(good.all()):
         row = tensor[~good][0] if tensor.ndim > 1 else tensor
@@ -152,7 +138,7 @@ def n_clusters(labels: ArrayLike) -> Int64[Tensor, "*batch"]:
         >>> n_clusters([[0, 0, 0], [0, 1, 2]])
         tensor([1, 3])
     """
-    return _as_labels(labels).amax(dim=-1) + 1
+    return as_labels(labels).amax(dim=-1) + 1
 
 
 def counts(labels: ArrayLike, n_clusters: int | None = None) -> Int64[Tensor, "*batch k"]:
@@ -170,7 +156,7 @@ def counts(labels: ArrayLike, n_clusters: int | None = None) -> Int64[Tensor, "*
         tensor([[3, 0],
                 [2, 1]])
     """
-    labels = _as_labels(labels)
+    labels = as_labels(labels)
     largest = int(labels.max()) + 1 if labels.numel() else 0
     width = largest if n_clusters is None else n_clusters
     if largest > width or (labels.numel() and int(labels.min()) < 0):
@@ -208,7 +194,7 @@ def inverse_order(orders: ArrayLike) -> Int64[Tensor, "*batch n"]:
         >>> inverse_order([2, 0, 1])
         tensor([1, 2, 0])
     """
-    orders = _as_labels(orders)
+    orders = as_labels(orders)
     position = torch.arange(orders.shape[-1], device=orders.device).expand_as(orders)
     if not bool((orders.sort(dim=-1).values == position).all()):
         raise ValueError("Expected permutations of 0, ..., N - 1 but a row is not one")
@@ -260,285 +246,3 @@ def enumerate_partitions(n: int) -> Int64[Tensor, "bell n"]:
         child = torch.arange(len(parents)) - first_child[parents]
         rows = torch.cat([rows[parents], child.to(torch.int8)[:, None]], dim=1)
     return rows.long()
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Partitions:
-    """Samples of partitions of one data set, each distinct one once.
-
-    Row u stands for ``counts[u]`` samples of the partition ``labels[u]``; its weight is
-
-        w_u = counts_u exp(log_weights_u) / sum_v counts_v exp(log_weights_v)
-
-    with ``log_weights = 0`` when there are none. The same labels may occur in two rows when they
-    were drawn in different orders of the points, with a different ``log_q`` each.
-
-    Args:
-        labels: canonical labels in the caller's order of points, of shape (U, N).
-        counts: how many samples each row stands for, of shape (U,).
-        log_q: the log probability of the row under the sampler, of shape (U,).
-        log_weights: unnormalised log importance weights of one sample of the row, of shape (U,).
-        x: the data set, of shape (N, ...), so that the samples can be weighted; not saved.
-
-    Iteration and integer indices give rows of labels; slices, masks and index arrays give
-    `Partitions`.
-
-    Example:
-        >>> two = Partitions(np.array([[0, 0], [0, 1]]), np.array([3, 1]), np.log([0.75, 0.25]))
-        >>> two
-        Partitions(4 samples of 2 points, 2 distinct)
-        >>> two.weights
-        array([0.75, 0.25])
-        >>> two.expand()[:, 1]
-        array([0, 0, 0, 1])
-    """
-
-    labels: np.ndarray
-    counts: np.ndarray
-    log_q: np.ndarray
-    log_weights: np.ndarray | None = None
-    x: np.ndarray | None = None
-
-    def __post_init__(self) -> None:
-        labels = _as_labels(self.labels)
-        if labels.ndim != 2:
-            raise ValueError(f"Expected labels of shape (U, N) but got shape {_shape(labels)}")
-        n_rows = len(labels)
-        counts = as_tensor(self.counts)
-        if counts.is_floating_point() or counts.dtype == torch.bool:
-            raise ValueError(f"Expected integer counts but got {counts.dtype}")
-        object.__setattr__(self, "labels", check_labels(labels).numpy())
-        object.__setattr__(self, "counts", counts.long().numpy())
-        for name in ("log_q", "log_weights"):
-            column = getattr(self, name)
-            if column is not None:
-                object.__setattr__(self, name, as_tensor(column).double().numpy())
-        for name in ("counts", "log_q", "log_weights"):
-            column = getattr(self, name)
-            if column is not None and column.shape != (n_rows,):
-                raise ValueError(f"Expected {name} of shape ({n_rows},) but got {column.shape}")
-        if n_rows and int(self.counts.min()) < 1:
-            raise ValueError(f"Expected counts >= 1 but got {int(self.counts.min())}")
-        if self.x is not None and len(self.x) != labels.shape[1]:
-            raise ValueError(f"Expected x of {labels.shape[1]} points but got {len(self.x)}")
-
-    @property
-    def n_samples(self) -> int:
-        """The number of samples S, the sum of the counts."""
-        return int(self.counts.sum())
-
-    @property
-    def n_points(self) -> int:
-        """The number of points N."""
-        return int(self.labels.shape[1])
-
-    @property
-    def n_clusters(self) -> np.ndarray:
-        """The number of clusters of each row, of shape (U,)."""
-        return np.asarray(self.labels.max(axis=1) + 1)
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Normalised weights of the rows, of shape (U,)."""
-        weights = self.counts.astype(np.float64)
-        if self.log_weights is not None:
-            top = self.log_weights.max(initial=-np.inf)
-            if not np.isfinite(top):
-                raise ValueError(f"Expected a largest log weight that is finite but got {top}")
-            weights = weights * np.exp(self.log_weights - top)
-        return np.asarray(weights / weights.sum())
-
-    def expand(self) -> np.ndarray:
-        """One row per sample, of shape (S, N), in the order of the distinct rows."""
-        return np.repeat(self.labels, self.counts, axis=0)
-
-    def to_numpy(self) -> dict[str, np.ndarray]:
-        """The fields as a dict of arrays; ``log_weights`` only when there are any."""
-        fields = {"labels": self.labels, "counts": self.counts, "log_q": self.log_q}
-        if self.log_weights is not None:
-            fields["log_weights"] = self.log_weights
-        return fields
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write to a compressed ``.npz`` file at exactly this path, whole or not at all."""
-        buffer = io.BytesIO()
-        # mypy takes the unpacked arrays for the allow_pickle flag
-        np.savez_compressed(buffer, **self.to_numpy())  # type: ignore[arg-type]
-        write_atomically(path, buffer.getvalue())
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Partitions:
-        """Read what `save` wrote; anything else is refused with a `ValueError`."""
-        file = Archive(Path(path).read_bytes())
-        if not {"labels", "counts", "log_q"} <= set(file.names):
-            raise ValueError(
-                f"Expected a file with labels, counts and log_q but got {sorted(file.names)}"
-            )
-        log_weights = file["log_weights"] if "log_weights" in file.names else None
-        return cls(file["labels"], file["counts"], file["log_q"], log_weights)
-
-    # -- answers: the code is in ncp.importance and ncp.summary, imported when asked for ---------
-
-    def reweight(self, mixture: Mixture, x: ArrayLike | None = None) -> Partitions:
-        """The same samples with log w = log p(c, x) - log q(c | x): exact, up to Monte Carlo error.
-
-        Args:
-            mixture: the conjugate model to be exact for; usually ``model.mixture``.
-            x: the data, if these partitions do not know theirs (as after `load`).
-
-        Returns:
-            Weighted partitions; `report` says whether to trust the weights.
-        """
-        from ncp.importance import reweight
-
-        data = self.x if x is None else as_tensor(x).numpy()
-        if data is None:
-            raise ValueError("Expected the data x, which these partitions do not carry")
-        return replace(reweight(self, mixture, data).partitions, x=data)
-
-    @property
-    def report(self) -> Report:
-        """ESS, k-hat, log evidence and a verdict on the weights (1, if there are none)."""
-        from ncp.importance import diagnose
-
-        weights = np.zeros(len(self)) if self.log_weights is None else self.log_weights
-        return diagnose(weights, self.counts)
-
-    def similarity_matrix(self) -> np.ndarray:
-        """P(c_i = c_j), of shape (N, N)."""
-        from ncp.summary import similarity
-
-        return similarity(self.labels, self.weights)
-
-    def point_estimate(
-        self, loss: Literal["vi", "binder", "pear", "map"] = "vi", max_clusters: int | None = None
-    ) -> PointEstimate:
-        """The partition that stands for the samples; see `ncp.summary.point_estimate`."""
-        from ncp.summary import point_estimate
-
-        return point_estimate(self.labels, self.weights, loss, max_clusters=max_clusters)
-
-    def summary(self, loss: Literal["vi", "binder", "pear", "map"] = "vi") -> str:
-        """What the samples say, in words: K, cluster sizes, confidence and trust in the weights."""
-        from ncp.summary import summarise
-
-        said = in_words(summarise(self.labels, self.weights, loss))
-        return "\n".join([repr(self), *said, _trust(self)])
-
-    def to_pandas(self) -> DataFrame:
-        """One line a row: weight, count, K, log q, and the labels in columns 0, ..., N - 1."""
-        from pandas import DataFrame, concat
-
-        about = {
-            "weight": self.weights,
-            "count": self.counts,
-            "n_clusters": self.n_clusters,
-            "log_q": self.log_q,
-        }
-        if self.log_weights is not None:
-            about["log_weight"] = self.log_weights
-        return concat([DataFrame(about), DataFrame(self.labels)], axis=1)
-
-    def to_arviz(self) -> InferenceData:
-        """An ArviZ ``InferenceData`` of one chain: labels, n_clusters and log_q of every sample.
-
-        Weighted samples are resampled to equal weights first.
-        """
-        from arviz import from_dict
-
-        from ncp.importance import resample
-
-        equal = self if self.log_weights is None else resample(self, seed=0)
-        row = np.repeat(np.arange(len(equal)), equal.counts)[None]
-        posterior = {"labels": equal.labels[row], "n_clusters": equal.n_clusters[row]}
-        return from_dict(
-            posterior=posterior,
-            sample_stats={"log_q": equal.log_q[row]},
-            dims={"labels": ["point"]},
-        )
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return iter(self.labels)
-
-    @overload
-    def __getitem__(self, index: int | np.integer) -> np.ndarray: ...
-
-    @overload
-    def __getitem__(self, index: slice | np.ndarray | list[int] | list[bool]) -> Partitions: ...
-
-    def __getitem__(self, index: Any) -> np.ndarray | Partitions:
-        if isinstance(index, int | np.integer):
-            return np.asarray(self.labels[index])
-        log_weights = None if self.log_weights is None else self.log_weights[index]
-        return Partitions(
-            self.labels[index], self.counts[index], self.log_q[index], log_weights, self.x
-        )
-
-    def __repr__(self) -> str:
-        weighted = "" if self.log_weights is None else ", weighted"
-        return (
-            f"Partitions({self.n_samples} samples of {self.n_points} points, "
-            f"{len(self)} distinct{weighted})"
-        )
-
-
-def in_words(summary: Summary) -> list[str]:
-    """Sentences about K, the sizes of the estimate's clusters and how sure the points are."""
-    k = summary.n_clusters
-    likely = np.argsort(-k.probabilities, kind="stable")[:4]
-    shown = [i for i in likely if k.probabilities[i] >= 0.005]
-    chances = ", ".join(f"{k.values[i]:.0f} ({percent(k.probabilities[i])})" for i in shown)
-    sizes = np.sort(summary.estimate.sizes)[::-1]
-    listed = ", ".join(str(n) for n in sizes[:12]) + (", ..." if len(sizes) > 12 else "")
-    sure = summary.confidence
-    doubtful = int((sure < 0.9).sum())
-    n = len(sizes)
-    return [
-        f"Number of clusters, with its probability: {chances}.",
-        f"Best single partition: {n} cluster{'s' if n > 1 else ''} of {listed} points.",
-        f"Confidence: {percent(sure.mean())} on average; {doubtful} of {len(sure)} points are "
-        f"less than 90% sure of their cluster, the least sure is point {sure.argmin()} "
-        f"({percent(sure.min())}).",
-    ]
-
-
-def percent(probability: float) -> str:
-    """A probability for people: never 0% or 100% unless it is.
-
-    Example:
-        >>> percent(0.314), percent(0.9996), percent(1.0)
-        ('31%', 'over 99%', '100%')
-    """
-    if 0.0 < probability < 0.01:
-        return "under 1%"
-    if 0.99 < probability < 1.0 - 1e-12:
-        return "over 99%"
-    return f"{probability:.0%}"
-
-
-def _trust(partitions: Partitions) -> str:
-    """One line on how good the samples are."""
-    if partitions.log_weights is None:
-        return (
-            "Weights: none; these are the network's own samples. "
-            "reweight(mixture) makes them exact for a conjugate mixture."
-        )
-    report = partitions.report
-    return (
-        f"Weights: {report.verdict}. They are worth {report.ess:.0f} of {report.n_samples} samples "
-        f"(ESS {report.ess_fraction:.0%}); {tail_in_words(report.k_hat)}; "
-        f"log evidence {report.log_evidence}."
-    )
-
-
-def tail_in_words(k_hat: float) -> str:
-    """What k-hat, the shape of the weights' Pareto tail, means."""
-    if k_hat == -np.inf:
-        return "no weight stands out (k-hat -inf)"
-    if k_hat == np.inf:
-        return "too few large weights to judge their tail (k-hat inf)"
-    kind = "light" if k_hat < 0.5 else "heavy, yet usable" if k_hat < 0.7 else "too heavy"
-    return f"their tail is {kind} (k-hat {k_hat:.2f})"

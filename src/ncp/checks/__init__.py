@@ -1,0 +1,1 @@
+"""Is a posterior right? Callables in, numbers out."""

@@ -1,0 +1,1 @@
+"""What data could look like: priors of partitions, likelihoods, mixtures, tables."""

@@ -1,0 +1,1 @@
+"""The oracles: exact posteriors, importance sampling, Markov chains. They know no network."""

@@ -1,0 +1,1 @@
+"""Markov chains over partitions, compiled."""

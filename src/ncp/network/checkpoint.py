@@ -1,0 +1,176 @@
+"""One self-describing safetensors file.
+
+Tensors by name, and one JSON document in the file's header under the key ``ncp``: format version,
+package version, `NCPConfig`, mixture spec, training config, step, metrics, commit. Weights that
+ship hold the model's tensors only; a training checkpoint also holds the optimiser's moments and the
+averaged weights under prefixes of their own. Nothing in the file is ever executed.
+
+Files are written whole or not at all: to a temporary file beside the target, flushed to disk,
+then renamed over it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ncp.files import write_atomically
+from ncp.generative.mixture import Mixture
+from ncp.generative.tables import TabularMixture as _  # noqa: F401  so that a header may name it
+from ncp.model import NCP, NCPConfig
+
+FORMAT = 1
+TRANSFORM = ("location", "scale")  # the input transform: any shape that fits one observation
+WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FAULTS = (TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a file holds.
+
+    Arguments:
+        config: The architecture.
+        mixture: The mixture's spec, a plain dict, or None.
+        weights: The model's own tensors.
+        state: Further tensors of a training checkpoint, by prefixed name.
+        info: Everything else of the header: training config, step, metrics, commit, name.
+    """
+
+    config: NCPConfig
+    mixture: dict[str, Any] | None
+    weights: dict[str, Tensor]
+    state: dict[str, Tensor] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> NCP:
+        """The model, in evaluation mode.
+
+        The file may come from a stranger: the model takes up memory only once the tensors that
+        are there are known to be those of its config.
+        """
+        c = self.config
+        depth = max(c.h_depth, c.g_depth, c.f_depth, c.context)
+        if depth > len(self.weights):
+            raise ValueError(f"Expected {depth} layers but got {len(self.weights)} tensors")
+        with refusing("Expected a model that can be built from the header"):
+            mixture = None if self.mixture is None else Mixture.from_dict(self.mixture)
+            with torch.device("meta"):
+                model = NCP(self.config, mixture)
+            expected = model.state_dict()
+            self._check_weights({name: tensor.shape for name, tensor in expected.items()})
+        weights = {n: t.to(expected[n].dtype, copy=True) for n, t in self.weights.items()}
+        for name in TRANSFORM:
+            setattr(model, name, weights[name])
+        model.load_state_dict(weights, assign=True)
+        return model.eval()
+
+    def _check_weights(self, expected: Mapping[str, torch.Size]) -> None:
+        if set(expected) != set(self.weights):
+            missing = sorted(set(expected) - set(self.weights))
+            extra = sorted(set(self.weights) - set(expected))
+            raise ValueError(
+                f"Expected the tensors of its NCPConfig but {missing[:3]} are missing "
+                f"and {extra[:3]} are unknown"
+            )
+        event = self.config.event_shape
+        for name, tensor in self.weights.items():
+            wanted = event if name in TRANSFORM else tuple(expected[name])
+            if tuple(tensor.shape) != wanted and not (
+                name in TRANSFORM and _broadcasts(tuple(tensor.shape), event)
+            ):
+                raise ValueError(f"Expected {name} of shape {wanted} but got {tuple(tensor.shape)}")
+            if tensor.dtype not in WEIGHT_DTYPES or not bool(tensor.isfinite().all()):
+                raise ValueError(f"Expected finite floating-point weights but {name} is not")
+        if not bool((self.weights["scale"] > 0).all()):
+            raise ValueError("Expected a positive scale but got one that is not")
+
+
+def _broadcasts(shape: tuple[int, ...], event: tuple[int, ...]) -> bool:
+    sides = zip(reversed(shape), reversed(event), strict=False)
+    return len(shape) <= len(event) and all(a in (1, b) for a, b in sides)
+
+
+@contextlib.contextmanager
+def refusing(expected: str) -> Iterator[None]:
+    """Whatever goes wrong with what a file says is the file's fault: a `ValueError`."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except FAULTS as error:
+        raise ValueError(f"{expected} but got {type(error).__name__}: {error}") from error
+
+
+def write(path: str | os.PathLike[str], checkpoint: Checkpoint) -> None:
+    """Write a checkpoint atomically."""
+    from ncp import __version__
+
+    header = {
+        **checkpoint.info,
+        "format": FORMAT,
+        "version": __version__,
+        "model": checkpoint.config.to_dict(),
+        "mixture": checkpoint.mixture,
+    }
+    tensors = {f"model.{name}": t for name, t in checkpoint.weights.items()} | checkpoint.state
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    write_atomically(path, save(tensors, {"ncp": json.dumps(header)}))
+
+
+def read(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint; anything that is not one is refused with a `ValueError`."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"Expected a checkpoint file but {str(path)!r} does not exist")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = _check_header(file.metadata() or {}, path)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, LookupError, AttributeError, MemoryError) as error:
+        raise ValueError(
+            f"Expected a complete safetensors file but {str(path)!r} cannot be read: {error}"
+        ) from error
+    weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+    state = {n: t for n, t in tensors.items() if not n.startswith("model.")}
+    info = {k: v for k, v in header.items() if k not in ("format", "version", "model", "mixture")}
+    with refusing(f"Expected an NCPConfig in the header of {str(path)!r}"):
+        config = NCPConfig.from_dict(header["model"])
+    return Checkpoint(config, header["mixture"], weights, state, info)
+
+
+def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
+    if "ncp" not in metadata:
+        raise ValueError(f"Expected an ncp checkpoint but {str(path)!r} has no ncp header")
+    try:
+        header = json.loads(metadata["ncp"])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Expected JSON in the header of {str(path)!r}: {error}") from error
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        found = header.get("format") if isinstance(header, dict) else header
+        raise ValueError(f"Expected checkpoint format {FORMAT} but {str(path)!r} has {found!r}")
+    mixture = header.get("mixture", "absent")
+    if not isinstance(header.get("model"), dict) or not isinstance(mixture, dict | None):
+        raise ValueError(f"Expected a model and a mixture in the header of {str(path)!r}")
+    return header
+
+
+def save_model(path: str | os.PathLike[str], model: NCP, **info: Any) -> None:
+    """Write a model's weights with its config, its mixture's spec and any JSON-able `info`."""
+    mixture = None if model.mixture is None else model.mixture.to_dict()
+    write(path, Checkpoint(model.config, mixture, dict(model.state_dict()), info=info))
+
+
+def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> NCP:
+    """Read a model that `save_model` or the trainer wrote."""
+    return read(path).build().to(device)

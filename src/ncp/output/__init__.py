@@ -1,0 +1,1 @@
+"""Readers, files, pictures and words: plain values in, files out."""

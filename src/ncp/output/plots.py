@@ -1,0 +1,425 @@
+"""Figures: numbers in, axes out.
+
+Every function draws on the `Axes` it is given and returns them, so that figures are put together
+by the caller; nothing is computed here that is not drawn. Colours are those of Okabe and Ito,
+which people with any common form of colour blindness can tell apart; where colour carries meaning,
+so does shape or position. Matplotlib is imported only when something is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ncp.checks.checks import CheckReport, Efficiency, RankTest, Reliability, ecdf_band
+from ncp.summary.summary import Discrete
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+PALETTE = (BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, YELLOW, BLACK)
+GREY = "#B8B8B8"  # bands and guides: what a right answer looks like
+MARKERS = "osD^vPX"  # one for each turn through the palette
+MOST_POINTS = 4000  # drawn in one picture; of more, a random subset
+
+
+# -- diagnostics -----------------------------------------------------------------------------------
+
+
+def rank_histogram(ax: Axes, test: RankTest, n_bins: int = 20, coverage: float = 0.95) -> Axes:
+    """Ranks of the truth among posterior draws: flat, within the band, for a right posterior.
+
+    Args:
+        ax: where to draw.
+        test: the ranks of one statistic.
+        n_bins: bins of the histogram.
+        coverage: the share of bars that the band holds, bar by bar.
+    """
+    from scipy.stats import binom
+
+    n = len(test.u)
+    low, high = binom.interval(coverage, n, 1 / n_bins)
+    ax.hist(test.u, n_bins, range=(0.0, 1.0), color=SKY, edgecolor="white", lw=0.5)
+    ax.axhspan(float(low), float(high), color=BLACK, alpha=0.15, lw=0)
+    ax.axhline(n / n_bins, color=BLACK, lw=0.8)
+    ax.set(xlim=(0, 1), xlabel="rank of the truth", ylabel="data sets")
+    ax.set_title(f"{test.name}, {_p(test.chi_square_p)}", fontsize=10)
+    return ax
+
+
+def ecdf_difference(ax: Axes, test: RankTest, coverage: float = 0.95) -> Axes:
+    """ECDF of the ranks minus the diagonal, and the band that holds all of it at once.
+
+    Args:
+        ax: where to draw.
+        test: the ranks of one statistic.
+        coverage: the probability with which a right posterior stays inside everywhere.
+    """
+    n = len(test.u)
+    band = ecdf_band(n, coverage)
+    grid = np.concatenate([[0.0], band.grid, [1.0]])
+    curve = np.searchsorted(np.sort(test.u), grid, side="right") / n - grid
+    low, high = (np.concatenate([[0.0], b - band.grid, [0.0]]) for b in (band.lower, band.upper))
+    ax.fill_between(grid, low, high, color=GREY, alpha=0.5, lw=0)
+    ax.axhline(0, color=BLACK, lw=0.8)
+    ax.plot(grid, curve, color=BLUE, lw=1.5)
+    ax.set(xlim=(0, 1), xlabel="rank of the truth", ylabel="ECDF - uniform")
+    ax.set_title(f"{test.name}, {_p(test.ecdf_p)}", fontsize=10)
+    limit = 1.1 * max(np.abs(curve).max(), np.abs(low).max(), np.abs(high).max())
+    ax.set_ylim(-limit, limit)
+    return ax
+
+
+def reliability_diagram(ax: Axes, curve: Reliability) -> Axes:
+    """How often pairs share a cluster against how often the posterior says so.
+
+    Vertical bars are where the points of a right posterior lie 95 times in 100.
+    """
+    full = curve.counts > 0
+    said, seen = curve.predicted[full], curve.observed[full]
+    ax.plot([0, 1], [0, 1], color=BLACK, lw=0.8, zorder=1)
+    ax.vlines(said, curve.lower[full], curve.upper[full], color=GREY, lw=5, zorder=2)
+    ax.plot(said, seen, "o-", color=BLUE, lw=1, ms=4, zorder=3)
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+    ax.set(xlabel="said: P(same cluster)", ylabel="seen: fraction in the same cluster")
+    ax.set_title(f"reliability, calibration error {curve.error:.3f}", fontsize=10)
+    return ax
+
+
+def ess_histogram(ax: Axes, result: Efficiency, n_bins: int = 20) -> Axes:
+    """Effective sample sizes over data sets, as fractions, with median and lowest decile."""
+    # rounding takes a perfect sample size past its largest possible value, out of the last bin
+    fractions = np.minimum(result.fractions, 1.0)
+    ax.hist(fractions, n_bins, range=(0.0, 1.0), color=SKY, edgecolor="white", lw=0.5)
+    ax.axvline(result.median, color=BLUE, lw=1.5, label=f"median {result.median:.0%}")
+    ax.axvline(
+        result.lowest_decile,
+        color=VERMILLION,
+        lw=1.5,
+        ls="--",
+        label=f"lowest decile {result.lowest_decile:.0%}",
+    )
+    ax.set(xlim=(0, 1), xlabel=f"ESS / {result.n_samples} samples", ylabel="data sets")
+    ax.set_title("importance sampling", fontsize=10)
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def check_figure(report: CheckReport) -> Figure:
+    """The figures of a check on one page: ranks, their ECDF, reliability and, if known, ESS."""
+    from matplotlib.figure import Figure
+
+    tests = report.results["sbc"].tests
+    figure = Figure(figsize=(3 * len(tests), 9), layout="constrained")
+    halves = figure.add_gridspec(2, 1, height_ratios=(2, 1.2))
+    top, bottom = figure.add_subfigure(halves[0]), figure.add_subfigure(halves[1])
+    axes = top.subplots(2, len(tests), squeeze=False)
+    for (above, below), test in zip(axes.T, tests, strict=True):
+        rank_histogram(above, test)
+        ecdf_difference(below, test)
+    ess = report.results.get("ess")
+    last = bottom.subplots(1, 1 if ess is None else 2, squeeze=False)[0]
+    reliability_diagram(last[0], report.results["reliability"])
+    if ess is not None:
+        ess_histogram(last[1], ess)
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+
+
+# -- clusters --------------------------------------------------------------------------------------
+
+
+def clusters(
+    ax: Axes,
+    x: np.ndarray,
+    labels: np.ndarray,
+    confidence: np.ndarray | None = None,
+    names: Sequence[str] = (),
+    size: float | None = None,
+) -> Axes:
+    """Points coloured by cluster; the surer the cluster, the more solid the point.
+
+    One column is drawn along a line, two as they are, more on their leading principal axes.
+
+    Args:
+        ax: where to draw.
+        x: the data, of shape (N, ...).
+        labels: of shape (N,); -1 for points without a cluster.
+        confidence: of shape (N,), between 0 and 1.
+        names: of the columns.
+        size: of the points; by default it follows N.
+    """
+    xy, axis_names = plane(x, names)
+    shown = _subset(len(xy))
+    xy, c = xy[shown], np.asarray(labels)[shown]
+    sure = np.ones(len(xy)) if confidence is None else np.nan_to_num(np.asarray(confidence)[shown])
+    size = size or float(np.clip(4000 / len(xy), 6, 45))
+    for k in np.unique(c):
+        here = c == k
+        colour, marker = (GREY, "x") if k < 0 else look(int(k))
+        across, up = xy[here].T
+        drawn = ax.scatter(across, up, s=size, c=colour, marker=marker, linewidths=0.3)
+        drawn.set_alpha((0.2 + 0.75 * sure[here]).tolist())
+        if k >= 0:
+            drawn.set_edgecolor(BLACK)
+    ax.set_xlabel(plain(axis_names[0]))
+    ax.set_ylabel(plain(axis_names[1]))
+    if x.reshape(len(x), -1).shape[1] == 1:
+        ax.set_yticks([])
+    return ax
+
+
+def look(k: int) -> tuple[str, str]:
+    """Colour and marker of cluster k: after eight colours the marker changes.
+
+    Example:
+        >>> look(0), look(8)
+        (('#0072B2', 'o'), ('#0072B2', 's'))
+    """
+    return PALETTE[k % len(PALETTE)], MARKERS[k // len(PALETTE) % len(MARKERS)]
+
+
+def plain(name: str, most: int = 40) -> str:
+    """A name as matplotlib draws it: dollars are dollars, and long names are cut.
+
+    Example:
+        >>> plain("price in $")
+        'price in \\\\$'
+    """
+    name = " ".join(str(name).split())
+    name = name if len(name) <= most else name[: most - 3] + "..."
+    return name.replace("$", r"\$")
+
+
+def plane(x: np.ndarray, names: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, str]]:
+    """Coordinates (N, 2) to draw points at, and what the two axes are.
+
+    Missing values are drawn at their column's mean. One column gets its rank among near values
+    as height, so that equal points do not hide each other.
+    """
+    flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+    centre = np.nan_to_num([column[~np.isnan(column)].mean() if (~np.isnan(column)).any() else 0.0
+                            for column in flat.T])  # fmt: skip
+    flat = np.where(np.isnan(flat), centre, flat)
+    if flat.shape[1] == 1:
+        return np.stack([flat[:, 0], _heights(flat[:, 0])], 1), (names[0] if names else "x", "")
+    if flat.shape[1] == 2:
+        first, second = names if len(names) == 2 else ("x1", "x2")
+        return flat, (first, second)
+    z = flat - flat.mean(0)
+    sd = z.std(0)
+    z = z / np.where(sd > 0, sd, 1.0)
+    variance, axes = np.linalg.eigh(z.T @ z)
+    share = variance[::-1] / max(float(variance.sum()), 1e-300)
+    scores = z @ axes[:, :-3:-1]
+    said = tuple(f"principal axis {i + 1} ({share[i]:.0%} of the variance)" for i in range(2))
+    return scores, (said[0], said[1])
+
+
+def _heights(x: np.ndarray) -> np.ndarray:
+    """Stack the points of each of sixty bins, like a dot plot."""
+    span = float(np.ptp(x)) or 1.0
+    bins = ((x - x.min()) / span * 59.999).astype(int)
+    height = np.zeros(len(x))
+    for b in np.unique(bins):
+        here = np.flatnonzero(bins == b)
+        height[here[np.argsort(x[here], kind="stable")]] = np.arange(len(here))
+    return height
+
+
+def _subset(n: int) -> np.ndarray:
+    """Which points are drawn."""
+    if n <= MOST_POINTS:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, MOST_POINTS, replace=False))
+
+
+def pair_plot(
+    x: np.ndarray,
+    labels: np.ndarray,
+    confidence: np.ndarray | None = None,
+    names: Sequence[str] = (),
+    most: int = 4,
+) -> Figure:
+    """Every pair of the (up to `most`) columns that tell the clusters apart best.
+
+    Args:
+        x: the data, of shape (N, P).
+        labels: of shape (N,); -1 for points without a cluster.
+        confidence: of shape (N,), between 0 and 1.
+        names: of the columns.
+        most: the largest number of columns drawn.
+    """
+    from matplotlib.figure import Figure
+
+    flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
+    names = list(names) if len(names) == flat.shape[1] else [
+        f"x{i + 1}" for i in range(flat.shape[1])
+    ]  # fmt: skip
+    chosen = np.sort(np.argsort(-_separation(flat, np.asarray(labels)), kind="stable")[:most])
+    d = len(chosen)
+    figure = Figure(figsize=(2.2 * d, 2.2 * d), layout="constrained")
+    axes = figure.subplots(d, d, squeeze=False)
+    for row, j in enumerate(chosen):
+        for column, i in enumerate(chosen):
+            ax = axes[row, column]
+            if i == j:
+                _column_histogram(ax, flat[:, i], np.asarray(labels))
+            else:
+                clusters(ax, flat[:, [i, j]], labels, confidence, size=5.0)
+            ax.set(xlabel="", ylabel="")
+            if row == d - 1:
+                ax.set_xlabel(plain(names[i], 24))
+            if column == 0:
+                ax.set_ylabel(plain(names[j], 24))
+            ax.tick_params(labelsize=7)
+            ax.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _separation(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Share of each column's variance that lies between clusters."""
+    score = np.zeros(x.shape[1])
+    for j, column in enumerate(x.T):
+        good = ~np.isnan(column) & (labels >= 0)
+        if good.sum() < 2 or column[good].var() == 0:
+            continue
+        values, c = column[good], labels[good]
+        size = np.bincount(c)
+        mean = np.bincount(c, weights=values) / np.maximum(size, 1)
+        score[j] = (size * (mean - values.mean()) ** 2).sum() / (values.var() * len(values))
+    return score
+
+
+def _column_histogram(ax: Axes, values: np.ndarray, labels: np.ndarray) -> None:
+    good = ~np.isnan(values)
+    span = (float(values[good].min()), float(values[good].max())) if good.any() else (0.0, 1.0)
+    parts = [values[good & (labels == k)] for k in np.unique(labels[labels >= 0])]
+    colours = [look(int(k))[0] for k in np.unique(labels[labels >= 0])]
+    ax.hist(parts, 20, range=span, stacked=True, color=colours)
+    ax.set_yticks([])
+
+
+def posterior_of_k(ax: Axes, k: Discrete, chosen: int | None = None) -> Axes:
+    """The probability of each number of clusters; that of the estimate stands out.
+
+    Args:
+        ax: where to draw.
+        k: the posterior.
+        chosen: the number of clusters of the point estimate.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    values, p = np.asarray(k.values), np.asarray(k.probabilities)
+    colours = [BLUE if v == chosen else SKY for v in values]
+    bars = ax.bar(values, p, color=colours, width=0.8)
+    if len(values) <= 10:
+        said = [f"{q:.0%}" if q >= 0.005 else "" for q in p]
+        ax.bar_label(bars, said, fontsize=9, padding=2)
+    ax.set(xlabel="number of clusters", ylabel="probability", ylim=(0, 1.12 * float(p.max())))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(values) == 1:
+        ax.set_xlim(values[0] - 2, values[0] + 2)
+    return ax
+
+
+def similarity_matrix(ax: Axes, matrix: np.ndarray, labels: np.ndarray) -> Axes:
+    """P(two points share a cluster), points ordered by cluster and, within it, by how typical.
+
+    Args:
+        ax: where to draw.
+        matrix: of shape (N, N).
+        labels: the point estimate, of shape (N,).
+    """
+    typical = np.array([row[labels == k].mean() for row, k in zip(matrix, labels, strict=True)])
+    order = np.lexsort((-typical, labels, -np.bincount(labels)[labels]))
+    image = ax.imshow(
+        matrix[np.ix_(order, order)], cmap="cividis", vmin=0, vmax=1, interpolation="nearest"
+    )
+    edges = np.flatnonzero(np.diff(labels[order])) + 0.5
+    if len(edges) <= 30:
+        for edge in edges:
+            ax.axhline(edge, color="white", lw=0.6)
+            ax.axvline(edge, color="white", lw=0.6)
+    ax.set(xlabel="points, ordered by cluster", xticks=[], yticks=[])
+    figure = ax.get_figure()
+    assert figure is not None
+    bar = figure.colorbar(image, ax=ax, fraction=0.046, pad=0.03)
+    bar.set_label("probability of sharing a cluster", fontsize=9)
+    return ax
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def training_curve(
+    ax: Axes,
+    steps: Sequence[int],
+    values: Sequence[float],
+    name: str,
+    log: bool = False,
+    window: int = 100,
+    held_out: tuple[Sequence[int], Sequence[float]] | None = None,
+) -> Axes:
+    """A monitor of training: what was logged, and its mean over a sliding window of steps.
+
+    Args:
+        ax: where to draw.
+        steps, values: of the log.
+        name: of the monitor.
+        log: logarithmic axis.
+        window: in steps.
+        held_out: steps and values measured on held-out data.
+    """
+    t, v = np.asarray(steps, dtype=float), np.asarray(values, dtype=float)
+    ax.plot(t, v, color=SKY, lw=0.6, alpha=0.6, label="logged")
+    start = np.searchsorted(t, t - window, side="right")
+    total = np.concatenate([[0.0], np.cumsum(v)])
+    smooth = (total[1:] - total[start]) / (np.arange(len(t)) + 1 - start)
+    ax.plot(t, smooth, color=BLUE, lw=1.5, label=f"mean of {window} steps")
+    if held_out is not None and len(held_out[0]):
+        ax.plot(*held_out, "o-", color=VERMILLION, ms=3, lw=1, label="held out")
+    ax.set(xlabel="step", ylabel=name)
+    if log and np.all(v > 0):
+        ax.set_yscale("log")
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def training_figure(log: Sequence[dict[str, Any]], title: str = "") -> Figure:
+    """Accuracy, negative log-likelihood and permutation variance: the paper's figure 3.
+
+    Args:
+        log: the lines of a run's `log.jsonl`.
+        title: over the figure.
+    """
+    from matplotlib.figure import Figure
+
+    lines = [line for line in log if "nll" in line]
+    if not lines:
+        raise ValueError("Expected a log with at least one line of monitors but got none")
+    steps = [line["step"] for line in lines]
+    measured = [line for line in log if "held_out_nll" in line]
+    held_out = [m["step"] for m in measured], [m["held_out_nll"] for m in measured]
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    training_curve(left, steps, [line["accuracy"] for line in lines], "accuracy")
+    training_curve(
+        middle, steps, [line["nll"] for line in lines], "NLL per point", log=True, held_out=held_out
+    )
+    variance = [line["permutation_variance"] for line in lines]
+    training_curve(right, steps, variance, "permutation variance", log=True)
+    for ax in figure.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(plain(title, 80), fontsize=11)
+    return figure

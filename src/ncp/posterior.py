@@ -1,0 +1,335 @@
+"""What a user holds of samples: distinct partitions with counts, log q and weights.
+
+`Partitions` is what samplers return. Its answers (similarity, point estimate, evidence, words) are
+computed in `ncp.summary`, `ncp.inference.importance` and `ncp.output.words`; here they get a name.
+`reweight` and `resample` turn draws of a network into draws of the exact posterior and back.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, overload, runtime_checkable
+
+import numpy as np
+import torch
+
+from ncp.files import Archive, write_atomically
+from ncp.inference.importance import (
+    Report,
+    average_log_q,
+    diagnose,
+    log_evidence,
+    pareto_smooth,
+    resample_counts,
+)
+from ncp.output.words import in_words, tail_in_words
+from ncp.partitions import ArrayLike, as_labels, as_tensor, check_labels, shape_of
+from ncp.summary.summary import PointEstimate, point_estimate, similarity, summarise
+
+if TYPE_CHECKING:
+    from arviz import InferenceData
+    from pandas import DataFrame
+
+__all__ = ["HasLogJoint", "Partitions", "Reweighted", "resample", "reweight"]
+
+
+@runtime_checkable
+class HasLogJoint(Protocol):
+    """What `reweight` needs of a model: log p(c, x), as a `Mixture` offers it."""
+
+    def log_joint(self, x: Any, labels: Any) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Partitions:
+    """Samples of partitions of one data set, each distinct one once.
+
+    Row u stands for ``counts[u]`` samples of the partition ``labels[u]``; its weight is
+
+        w_u = counts_u exp(log_weights_u) / sum_v counts_v exp(log_weights_v)
+
+    with ``log_weights = 0`` when there are none. The same labels may occur in two rows when they
+    were drawn in different orders of the points, with a different ``log_q`` each.
+
+    Args:
+        labels: canonical labels in the caller's order of points, of shape (U, N).
+        counts: how many samples each row stands for, of shape (U,).
+        log_q: the log probability of the row under the sampler, of shape (U,).
+        log_weights: unnormalised log importance weights of one sample of the row, of shape (U,).
+        x: the data set, of shape (N, ...), so that the samples can be weighted; not saved.
+
+    Iteration and integer indices give rows of labels; slices, masks and index arrays give
+    `Partitions`.
+
+    Example:
+        >>> two = Partitions(np.array([[0, 0], [0, 1]]), np.array([3, 1]), np.log([0.75, 0.25]))
+        >>> two
+        Partitions(4 samples of 2 points, 2 distinct)
+        >>> two.weights
+        array([0.75, 0.25])
+        >>> two.expand()[:, 1]
+        array([0, 0, 0, 1])
+    """
+
+    labels: np.ndarray
+    counts: np.ndarray
+    log_q: np.ndarray
+    log_weights: np.ndarray | None = None
+    x: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        labels = as_labels(self.labels)
+        if labels.ndim != 2:
+            raise ValueError(f"Expected labels of shape (U, N) but got shape {shape_of(labels)}")
+        n_rows = len(labels)
+        counts = as_tensor(self.counts)
+        if counts.is_floating_point() or counts.dtype == torch.bool:
+            raise ValueError(f"Expected integer counts but got {counts.dtype}")
+        object.__setattr__(self, "labels", check_labels(labels).numpy())
+        object.__setattr__(self, "counts", counts.long().numpy())
+        for name in ("log_q", "log_weights"):
+            column = getattr(self, name)
+            if column is not None:
+                object.__setattr__(self, name, as_tensor(column).double().numpy())
+        for name in ("counts", "log_q", "log_weights"):
+            column = getattr(self, name)
+            if column is not None and column.shape != (n_rows,):
+                raise ValueError(f"Expected {name} of shape ({n_rows},) but got {column.shape}")
+        if n_rows and int(self.counts.min()) < 1:
+            raise ValueError(f"Expected counts >= 1 but got {int(self.counts.min())}")
+        if self.x is not None and len(self.x) != labels.shape[1]:
+            raise ValueError(f"Expected x of {labels.shape[1]} points but got {len(self.x)}")
+
+    @property
+    def n_samples(self) -> int:
+        """The number of samples S, the sum of the counts."""
+        return int(self.counts.sum())
+
+    @property
+    def n_points(self) -> int:
+        """The number of points N."""
+        return int(self.labels.shape[1])
+
+    @property
+    def n_clusters(self) -> np.ndarray:
+        """The number of clusters of each row, of shape (U,)."""
+        return np.asarray(self.labels.max(axis=1) + 1)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Normalised weights of the rows, of shape (U,)."""
+        weights = self.counts.astype(np.float64)
+        if self.log_weights is not None:
+            top = self.log_weights.max(initial=-np.inf)
+            if not np.isfinite(top):
+                raise ValueError(f"Expected a largest log weight that is finite but got {top}")
+            weights = weights * np.exp(self.log_weights - top)
+        return np.asarray(weights / weights.sum())
+
+    def expand(self) -> np.ndarray:
+        """One row per sample, of shape (S, N), in the order of the distinct rows."""
+        return np.repeat(self.labels, self.counts, axis=0)
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """The fields as a dict of arrays; ``log_weights`` only when there are any."""
+        fields = {"labels": self.labels, "counts": self.counts, "log_q": self.log_q}
+        if self.log_weights is not None:
+            fields["log_weights"] = self.log_weights
+        return fields
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write to a compressed ``.npz`` file at exactly this path, whole or not at all."""
+        buffer = io.BytesIO()
+        # mypy takes the unpacked arrays for the allow_pickle flag
+        np.savez_compressed(buffer, **self.to_numpy())  # type: ignore[arg-type]
+        write_atomically(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Partitions:
+        """Read what `save` wrote; anything else is refused with a `ValueError`."""
+        file = Archive(Path(path).read_bytes())
+        if not {"labels", "counts", "log_q"} <= set(file.names):
+            raise ValueError(
+                f"Expected a file with labels, counts and log_q but got {sorted(file.names)}"
+            )
+        log_weights = file["log_weights"] if "log_weights" in file.names else None
+        return cls(file["labels"], file["counts"], file["log_q"], log_weights)
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def reweight(self, mixture: HasLogJoint, x: ArrayLike | None = None) -> Partitions:
+        """The same samples with log w = log p(c, x) - log q(c | x): exact, up to Monte Carlo error.
+
+        Args:
+            mixture: the conjugate model to be exact for; usually ``model.mixture``.
+            x: the data, if these partitions do not know theirs (as after `load`).
+
+        Returns:
+            Weighted partitions; `report` says whether to trust the weights.
+        """
+        data = self.x if x is None else as_tensor(x).numpy()
+        if data is None:
+            raise ValueError("Expected the data x, which these partitions do not carry")
+        return replace(reweight(self, mixture, data).partitions, x=data)
+
+    @property
+    def report(self) -> Report:
+        """ESS, k-hat, log evidence and a verdict on the weights (1, if there are none)."""
+        weights = np.zeros(len(self)) if self.log_weights is None else self.log_weights
+        return diagnose(weights, self.counts)
+
+    def similarity_matrix(self) -> np.ndarray:
+        """P(c_i = c_j), of shape (N, N)."""
+        return similarity(self.labels, self.weights)
+
+    def point_estimate(
+        self, loss: Literal["vi", "binder", "pear", "map"] = "vi", max_clusters: int | None = None
+    ) -> PointEstimate:
+        """The partition that stands for the samples; see `ncp.summary.summary.point_estimate`."""
+        return point_estimate(self.labels, self.weights, loss, max_clusters=max_clusters)
+
+    def summary(self, loss: Literal["vi", "binder", "pear", "map"] = "vi") -> str:
+        """What the samples say, in words: K, cluster sizes, confidence and trust in the weights."""
+        said = in_words(summarise(self.labels, self.weights, loss))
+        return "\n".join([repr(self), *said, _trust(self)])
+
+    def to_pandas(self) -> DataFrame:
+        """One line a row: weight, count, K, log q, and the labels in columns 0, ..., N - 1."""
+        from pandas import DataFrame, concat
+
+        about = {
+            "weight": self.weights,
+            "count": self.counts,
+            "n_clusters": self.n_clusters,
+            "log_q": self.log_q,
+        }
+        if self.log_weights is not None:
+            about["log_weight"] = self.log_weights
+        return concat([DataFrame(about), DataFrame(self.labels)], axis=1)
+
+    def to_arviz(self) -> InferenceData:
+        """An ArviZ ``InferenceData`` of one chain: labels, n_clusters and log_q of every sample.
+
+        Weighted samples are resampled to equal weights first.
+        """
+        from arviz import from_dict
+
+        equal = self if self.log_weights is None else resample(self, seed=0)
+        row = np.repeat(np.arange(len(equal)), equal.counts)[None]
+        posterior = {"labels": equal.labels[row], "n_clusters": equal.n_clusters[row]}
+        return from_dict(
+            posterior=posterior,
+            sample_stats={"log_q": equal.log_q[row]},
+            dims={"labels": ["point"]},
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter(self.labels)
+
+    @overload
+    def __getitem__(self, index: int | np.integer) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, index: slice | np.ndarray | list[int] | list[bool]) -> Partitions: ...
+
+    def __getitem__(self, index: Any) -> np.ndarray | Partitions:
+        if isinstance(index, int | np.integer):
+            return np.asarray(self.labels[index])
+        log_weights = None if self.log_weights is None else self.log_weights[index]
+        return Partitions(
+            self.labels[index], self.counts[index], self.log_q[index], log_weights, self.x
+        )
+
+    def __repr__(self) -> str:
+        weighted = "" if self.log_weights is None else ", weighted"
+        return (
+            f"Partitions({self.n_samples} samples of {self.n_points} points, "
+            f"{len(self)} distinct{weighted})"
+        )
+
+
+def _trust(partitions: Partitions) -> str:
+    """One line on how good the samples are."""
+    if partitions.log_weights is None:
+        return (
+            "Weights: none; these are the network's own samples. "
+            "reweight(mixture) makes them exact for a conjugate mixture."
+        )
+    report = partitions.report
+    return (
+        f"Weights: {report.verdict}. They are worth {report.ess:.0f} of {report.n_samples} samples "
+        f"(ESS {report.ess_fraction:.0%}); {tail_in_words(report.k_hat)}; "
+        f"log evidence {report.log_evidence}."
+    )
+
+
+def resample(
+    partitions: Partitions, n_samples: int | None = None, seed: int | None = None
+) -> Partitions:
+    """Draws with equal weights from weighted ones; rows that are not drawn are left out.
+
+    The result is a sample of (approximately) the posterior, and its ``log_q`` says so: it is
+    ``log p(c, x) - log p(x)``, with the evidence estimated by the weights. Weighting the result
+    again therefore changes nothing.
+
+    Args:
+        partitions: with ``log_weights``, as `reweight` returns them.
+        n_samples: number of draws; as many as before when left out.
+        seed: None for a fresh one.
+    """
+    lw = partitions.log_weights
+    if lw is None:
+        raise ValueError("Expected partitions with log_weights but got none: call reweight first")
+    n = resample_counts(partitions.weights, n_samples or partitions.n_samples, seed)
+    evidence = float(log_evidence(lw, partitions.counts).value)
+    keep = n > 0
+    return Partitions(partitions.labels[keep], n[keep], (partitions.log_q + lw - evidence)[keep])
+
+
+class Reweighted(NamedTuple):
+    """Weighted partitions and the report on their weights."""
+
+    partitions: Partitions
+    report: Report
+
+
+def reweight(
+    partitions: Partitions,
+    mixture: HasLogJoint,
+    x: Any,
+    log_q: ArrayLike | None = None,
+    smooth: bool = False,
+) -> Reweighted:
+    """log w = log p(c, x) - log q(c | x) for every row, and whether to trust it.
+
+    Args:
+        partitions: independent draws of a sampler with their log q; not the rows of a beam
+            search, which are no random draws.
+        mixture: the model, with ``log_joint(x, labels)``.
+        x: the data, of shape (N, ...).
+        log_q: to use instead of ``partitions.log_q``: of shape (U,), or of shape (orders, U) to
+            average over the orders that the draws were made in (see `average_log_q`).
+        smooth: return the Pareto-smoothed weights: less variance, a little bias. The report is on
+            the raw ones.
+    """
+    joint = np.asarray(mixture.log_joint(x, partitions.labels), dtype=np.float64)
+    if joint.shape != partitions.log_q.shape:
+        raise ValueError(f"Expected log_joint of {len(partitions)} rows but got {joint.shape}")
+    q = partitions.log_q if log_q is None else np.asarray(log_q, dtype=np.float64)
+    averaged = q.ndim == 2
+    q = average_log_q(q) if averaged else q
+    if q.shape != joint.shape:
+        raise ValueError(f"Expected log_q of {len(partitions)} rows but got {q.shape}")
+    log_weights = joint - q
+    own = joint - partitions.log_q if averaged else None
+    report = diagnose(log_weights, partitions.counts, own)
+    if smooth:
+        log_weights = pareto_smooth(log_weights, partitions.counts).log_weights
+    return Reweighted(replace(partitions, log_q=q, log_weights=log_weights), report)

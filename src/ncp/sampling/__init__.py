@@ -1,0 +1,1 @@
+"""Partitions from a network: the prefix tree, beam search, new points."""

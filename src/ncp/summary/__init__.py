@@ -1,0 +1,1 @@
+"""From samples to statements: similarity, point estimates, credible balls."""
