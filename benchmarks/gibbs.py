@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from _turns import Spread, lost
 
-from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.inference.mcmc.gibbs import Chains, gibbs, neal8

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from ncp.files import write_atomically
-from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.inference.exact import last_conditional
@@ -213,7 +213,7 @@ MOST_ROWS = 6  # partitions that the figure has room for
 
 def digit_cases(n_cases: int, seed: int = 0, n_points: int = 20) -> Iterator[Case]:
     """Data sets of test digits, drawn as in training: (images, digits, true labels)."""
-    from ncp.generative.likelihoods import LabelledArrays
+    from ncp.generative.labelled import LabelledArrays
     from ncp.generative.mnist import mnist
 
     data = mnist()

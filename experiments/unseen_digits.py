@@ -19,7 +19,7 @@ import torch
 from rich.progress import track
 from sklearn.metrics import adjusted_rand_score
 
-from ncp.generative.likelihoods import LabelledArrays
+from ncp.generative.labelled import LabelledArrays
 from ncp.generative.mixture import Mixture
 from ncp.generative.mnist import mnist
 from ncp.generative.priors import CRP

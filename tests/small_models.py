@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.generative.tables import TabularMixture

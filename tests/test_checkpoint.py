@@ -15,9 +15,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ncp.files import write_atomically
-from ncp.generative.likelihoods import GaussianKnownVariance, NormalInverseWishart
+from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
+from ncp.generative.wishart import NormalInverseWishart
 from ncp.model import NCP, NCPConfig
 from ncp.network.checkpoint import Checkpoint, load_model, read, save_model, write
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ncp.checks import comparison
 from ncp.checks.comparison import Beside, beside_chain, log_marginal
-from ncp.generative.likelihoods import LaplaceNoise, Ring
+from ncp.generative.laplace import LaplaceNoise
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
+from ncp.generative.ring import Ring
 from ncp.inference import exact
 
 RING = Ring(prior_sd=1.0, radius=(0.5, 2.0), noise_sd=0.4)

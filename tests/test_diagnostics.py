@@ -21,12 +21,10 @@ import torch
 from torch import Tensor
 
 from ncp.checks import checks as d
-from ncp.generative.likelihoods import (
-    ConjugateLikelihood,
-    GaussianKnownVariance,
-    LabelledArrays,
-    LaplaceNoise,
-)
+from ncp.generative.gaussian import GaussianKnownVariance
+from ncp.generative.labelled import LabelledArrays
+from ncp.generative.laplace import LaplaceNoise
+from ncp.generative.likelihood import ConjugateLikelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.partitions import enumerate_partitions

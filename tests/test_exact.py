@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from ncp.generative.likelihoods import GaussianKnownVariance, Likelihood
+from ncp.generative.gaussian import GaussianKnownVariance
+from ncp.generative.likelihood import Likelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import (
     CRP,

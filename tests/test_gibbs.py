@@ -14,14 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp.generative.likelihoods import (
-    DensityLikelihood,
-    GaussianKnownVariance,
-    LaplaceNoise,
-    Likelihood,
-    NormalInverseWishart,
-    Ring,
-)
+from ncp.generative.gaussian import GaussianKnownVariance
+from ncp.generative.laplace import LaplaceNoise
+from ncp.generative.likelihood import DensityLikelihood, Likelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import (
     CRP,
@@ -32,6 +27,8 @@ from ncp.generative.priors import (
     Poisson,
     Prior,
 )
+from ncp.generative.ring import Ring
+from ncp.generative.wishart import NormalInverseWishart
 from ncp.inference import exact
 from ncp.inference.exact import ExactPosterior
 from ncp.inference.mcmc import engines

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
-from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.inference.importance import (

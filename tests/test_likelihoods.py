@@ -12,18 +12,18 @@ from jaxtyping import Float, Float64, Int64
 from scipy import integrate, stats
 from torch import Tensor
 
-from ncp.generative.likelihoods import (
+from ncp.generative.gaussian import GaussianKnownVariance
+from ncp.generative.labelled import LabelledArrays
+from ncp.generative.laplace import LaplaceNoise
+from ncp.generative.likelihood import (
     ConjugateLikelihood,
     DensityLikelihood,
-    GaussianKnownVariance,
-    LabelledArrays,
-    LaplaceNoise,
     Likelihood,
-    NormalInverseWishart,
-    Ring,
     likelihood_from_dict,
 )
 from ncp.generative.priors import CRP
+from ncp.generative.ring import Ring
+from ncp.generative.wishart import NormalInverseWishart
 from ncp.partitions import canonical, enumerate_partitions
 
 PSI = ((2.0, 0.6), (0.6, 1.0))

@@ -6,17 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp.generative.likelihoods import (
-    DensityLikelihood,
-    GaussianKnownVariance,
-    LabelledArrays,
-    LaplaceNoise,
-    Likelihood,
-    NormalInverseWishart,
-    Ring,
-)
+from ncp.generative.gaussian import GaussianKnownVariance
+from ncp.generative.labelled import LabelledArrays
+from ncp.generative.laplace import LaplaceNoise
+from ncp.generative.likelihood import DensityLikelihood, Likelihood
 from ncp.generative.mixture import Batch, Mixture
 from ncp.generative.priors import CRP, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
+from ncp.generative.ring import Ring
+from ncp.generative.wishart import NormalInverseWishart
 from ncp.model import NCP, NCPConfig
 from ncp.partitions import canonical, enumerate_partitions, is_canonical
 from ncp.training import targets as losses

@@ -9,13 +9,9 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from ncp.generative.likelihoods import (
-    GaussianKnownVariance,
-    LabelledArrays,
-    LaplaceNoise,
-    NormalInverseWishart,
-    Ring,
-)
+from ncp.generative.gaussian import GaussianKnownVariance
+from ncp.generative.labelled import LabelledArrays
+from ncp.generative.laplace import LaplaceNoise
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import (
     CRP,
@@ -25,6 +21,8 @@ from ncp.generative.priors import (
     PitmanYor,
     Poisson,
 )
+from ncp.generative.ring import Ring
+from ncp.generative.wishart import NormalInverseWishart
 from ncp.partitions import canonical, enumerate_partitions, is_canonical, n_clusters, random_orders
 
 ARRAYS = LabelledArrays(np.eye(4, dtype=np.uint8)[:, None] * 255, [0, 1, 2, 2], source="corners")

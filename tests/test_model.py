@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import ncp.model
-from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.model import NCP, NCPConfig, candidates_per_row, groups_of, layout, prefix_sum

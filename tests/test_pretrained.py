@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ncp
-from ncp.generative.likelihoods import GaussianKnownVariance
+from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.tables import TabularMixture
 from ncp.network import pretrained
 from ncp.network.checkpoint import read, save_model

@@ -18,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncp.generative.likelihoods import LabelledArrays
+from ncp.generative.labelled import LabelledArrays
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.inference.exact import posterior, similarity

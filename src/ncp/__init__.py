@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     from ncp.clustering.cluster import Clustering as Clustering
     from ncp.clustering.cluster import cluster as cluster
     from ncp.clustering.estimator import NCPClusterer as NCPClusterer
-    from ncp.generative.likelihoods import ConjugateLikelihood as ConjugateLikelihood
-    from ncp.generative.likelihoods import DensityLikelihood as DensityLikelihood
-    from ncp.generative.likelihoods import GaussianKnownVariance as GaussianKnownVariance
-    from ncp.generative.likelihoods import LabelledArrays as LabelledArrays
-    from ncp.generative.likelihoods import LaplaceNoise as LaplaceNoise
-    from ncp.generative.likelihoods import Likelihood as Likelihood
-    from ncp.generative.likelihoods import NormalInverseWishart as NormalInverseWishart
-    from ncp.generative.likelihoods import Ring as Ring
+    from ncp.generative.gaussian import GaussianKnownVariance as GaussianKnownVariance
+    from ncp.generative.labelled import LabelledArrays as LabelledArrays
+    from ncp.generative.laplace import LaplaceNoise as LaplaceNoise
+    from ncp.generative.likelihood import ConjugateLikelihood as ConjugateLikelihood
+    from ncp.generative.likelihood import DensityLikelihood as DensityLikelihood
+    from ncp.generative.likelihood import Likelihood as Likelihood
     from ncp.generative.mixture import Mixture as Mixture
     from ncp.generative.priors import CRP as CRP
     from ncp.generative.priors import GammaCRP as GammaCRP
     from ncp.generative.priors import MixtureOfFiniteMixtures as MixtureOfFiniteMixtures
     from ncp.generative.priors import PitmanYor as PitmanYor
+    from ncp.generative.ring import Ring as Ring
     from ncp.generative.tables import TabularMixture as TabularMixture
+    from ncp.generative.wishart import NormalInverseWishart as NormalInverseWishart
     from ncp.model import NCP as NCP
     from ncp.model import NCPConfig as NCPConfig
     from ncp.network.blocks import register_encoder as register_encoder
@@ -39,23 +39,19 @@ __version__ = "0.1.0"
 _HOMES = {
     "clustering.cluster": ("Clustering", "cluster"),
     "clustering.estimator": ("NCPClusterer",),
-    "generative.likelihoods": (
-        "ConjugateLikelihood",
-        "DensityLikelihood",
-        "GaussianKnownVariance",
-        "LabelledArrays",
-        "LaplaceNoise",
-        "Likelihood",
-        "NormalInverseWishart",
-        "Ring",
-    ),
+    "generative.gaussian": ("GaussianKnownVariance",),
+    "generative.labelled": ("LabelledArrays",),
+    "generative.laplace": ("LaplaceNoise",),
+    "generative.likelihood": ("ConjugateLikelihood", "DensityLikelihood", "Likelihood"),
     "generative.mixture": ("Mixture",),
     "model": ("NCP", "NCPConfig"),
     "network.blocks": ("register_encoder",),
     "posterior": ("Partitions",),
     "network.pretrained": ("load",),
     "generative.priors": ("CRP", "GammaCRP", "MixtureOfFiniteMixtures", "PitmanYor"),
+    "generative.ring": ("Ring",),
     "generative.tables": ("TabularMixture",),
+    "generative.wishart": ("NormalInverseWishart",),
     "training.loop": ("RunConfig", "TrainingConfig", "train"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -917,7 +917,7 @@ class CheckPlan:
         """The plan for a mixture: sizes and targets by what kind of model it is.
 
         Example:
-            >>> from ncp.generative.likelihoods import GaussianKnownVariance
+            >>> from ncp.generative.gaussian import GaussianKnownVariance
             >>> from ncp.generative.priors import CRP
             >>> plan = CheckPlan.of(Mixture(CRP(0.7), GaussianKnownVariance(dim=1)), quick=True)
             >>> plan.sbc_datasets, plan.targets.ess_median

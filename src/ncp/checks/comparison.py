@@ -36,8 +36,8 @@ from ncp.checks.checks import (
     _tell,
     as_draws,
 )
-from ncp.generative.likelihoods import Ring
 from ncp.generative.mixture import Mixture
+from ncp.generative.ring import Ring
 from ncp.inference.mcmc import gibbs
 from ncp.summary.summary import point_estimate, similarity
 

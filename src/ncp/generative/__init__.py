@@ -1,1 +1,8 @@
-"""What data could look like: priors of partitions, likelihoods, mixtures, tables."""
+"""What data could look like: priors of partitions, likelihoods, mixtures, tables.
+
+The families are imported with the package, so that a spec in a file can name any of them.
+"""
+
+from ncp.generative import gaussian, labelled, laplace, ring, tables, wishart
+
+__all__ = ["gaussian", "labelled", "laplace", "ring", "tables", "wishart"]

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ncp.generative.likelihoods import (
+from ncp.generative.likelihood import (
     ConjugateLikelihood,
     DensityLikelihood,
     Likelihood,
@@ -54,7 +54,7 @@ class Mixture:
         sizes: the smallest and the largest number of points of a data set.
 
     Example:
-        >>> from ncp.generative.likelihoods import GaussianKnownVariance
+        >>> from ncp.generative.gaussian import GaussianKnownVariance
         >>> from ncp.generative.priors import CRP
         >>> mixture = Mixture(CRP(alpha=0.7), GaussianKnownVariance(dim=2))
         >>> batch = mixture.sample(3, n_points=20, generator=torch.Generator().manual_seed(0))

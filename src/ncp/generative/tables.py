@@ -40,7 +40,7 @@ from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ncp.generative.likelihoods import Likelihood
+from ncp.generative.likelihood import Likelihood
 from ncp.generative.mixture import Batch, Mixture
 from ncp.generative.priors import Prior, numpy_generator
 from ncp.generative.table_prior import TablePrior, draw_partition, draw_table

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ncp.generative.likelihoods import ConjugateLikelihood
+from ncp.generative.likelihood import ConjugateLikelihood
 from ncp.generative.mixture import Mixture
 from ncp.partitions import ArrayLike, as_tensor, check_labels, counts, enumerate_partitions
 
@@ -84,7 +84,7 @@ def posterior(
             quadrature) for any other likelihood.
 
     Example:
-        >>> from ncp.generative.likelihoods import GaussianKnownVariance
+        >>> from ncp.generative.gaussian import GaussianKnownVariance
         >>> from ncp.generative.priors import CRP
         >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
         >>> exact = posterior([[0.0], [0.5], [9.0]], mixture)
@@ -164,7 +164,7 @@ def last_conditional(
         columns after that are zero.
 
     Example:
-        >>> from ncp.generative.likelihoods import GaussianKnownVariance
+        >>> from ncp.generative.gaussian import GaussianKnownVariance
         >>> from ncp.generative.priors import CRP
         >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
         >>> last_conditional([[0.0], [9.0], [0.5]], [0, 1, 0], mixture).round(2)

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from ncp.files import write_atomically
 from ncp.generative.mixture import Mixture
-from ncp.generative.tables import TabularMixture as _  # noqa: F401  so that a header may name it
 from ncp.model import NCP, NCPConfig
 
 FORMAT = 1

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ncp.generative.likelihoods import ConjugateLikelihood, DensityLikelihood
+from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
 from ncp.generative.mixture import Batch, Mixture
 from ncp.model import NCP, groups_of, realised
 from ncp.partitions import canonical

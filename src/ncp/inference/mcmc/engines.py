@@ -15,16 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ncp.generative.likelihoods import (
-    ConjugateLikelihood,
-    DensityLikelihood,
-    GaussianKnownVariance,
-    LaplaceNoise,
-    NormalInverseWishart,
-    Ring,
-)
+from ncp.generative.gaussian import GaussianKnownVariance
+from ncp.generative.laplace import LaplaceNoise
+from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import Prior
+from ncp.generative.ring import Ring
+from ncp.generative.wishart import NormalInverseWishart
 from ncp.inference.exact import conjugate_likelihood
 from ncp.partitions import canonical
 

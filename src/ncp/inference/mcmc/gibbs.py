@@ -231,7 +231,7 @@ def gibbs(
         `Chains` with n_sweeps // thin draws a chain.
 
     Example:
-        >>> from ncp.generative.likelihoods import GaussianKnownVariance
+        >>> from ncp.generative.gaussian import GaussianKnownVariance
         >>> from ncp.generative.priors import CRP
         >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
         >>> chains = gibbs([[0.0], [0.5], [9.0]], mixture, 500, burn_in=10, n_chains=2, seed=0)
@@ -279,7 +279,7 @@ def neal8(
     log p(c, x | theta) where the likelihood has no `log_prior`.
 
     Example:
-        >>> from ncp.generative.likelihoods import GaussianKnownVariance
+        >>> from ncp.generative.gaussian import GaussianKnownVariance
         >>> from ncp.generative.priors import CRP
         >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
         >>> neal8([[0.0], [0.5], [9.0]], mixture, 100, n_chains=2, seed=0)
@@ -336,7 +336,7 @@ def independence_mh(
         `Chains`, with the acceptance rate of each chain's proposals.
 
     Example:
-        >>> from ncp.generative.likelihoods import GaussianKnownVariance
+        >>> from ncp.generative.gaussian import GaussianKnownVariance
         >>> from ncp.generative.priors import CRP
         >>> mixture = Mixture(CRP(0.7), GaussianKnownVariance(dim=1))
         >>> def one_cluster_or_two(n, rng):
