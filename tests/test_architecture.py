@@ -10,13 +10,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "ncp"
 
 # Who may import whom, by the names of folders and top-level files: down the list only.
 MAY_IMPORT = {
+    "compiled": "",
     "files": "",
     "partitions": "",
     "generative": "files partitions",
-    "inference": "partitions generative",
-    "summary": "partitions inference",
+    "inference": "compiled partitions generative",
+    "summary": "compiled partitions inference",
     "network": "files partitions generative",
-    "sampling": "partitions network",
+    "sampling": "compiled partitions network",
     "training": "files partitions generative inference network sampling",
     "checks": "partitions generative inference summary",  # never what they judge
     "output": "files partitions inference summary checks",

@@ -20,15 +20,12 @@ The module is imported inside the functions that need it, because numba is slow 
 
 # ruff: noqa: NPY002 (in compiled code these calls use numba's own state, never numpy's global one)
 
-import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from ncp.compiled import njit
 
 IntArray = NDArray[Any]
 FloatArray = NDArray[Any]
@@ -37,13 +34,7 @@ FloatArray = NDArray[Any]
 TOLERANCE = 1e-12
 
 
-def _kernel(function: Function) -> Function:
-    """Compile the plain function, also where a type checker has wrapped it (in the tests)."""
-    compiled: Function = numba.njit(cache=True)(inspect.unwrap(function))
-    return compiled
-
-
-@_kernel
+@njit
 def canonical_rows(labels: IntArray, n_values: int) -> IntArray:
     """Relabel each row of labels in {0, ..., n_values - 1} by order of appearance."""
     n_rows, n_points = labels.shape
@@ -62,7 +53,7 @@ def canonical_rows(labels: IntArray, n_values: int) -> IntArray:
     return result
 
 
-@_kernel
+@njit
 def row_sums(labels: IntArray, delta: FloatArray) -> FloatArray:
     """sum_k phi(n_k) of each row (U, N) -> (U,)."""
     n_rows, n_points = labels.shape
@@ -77,7 +68,7 @@ def row_sums(labels: IntArray, delta: FloatArray) -> FloatArray:
     return result
 
 
-@_kernel
+@njit
 def joint_sum(a: IntArray, c: IntArray, delta: FloatArray, table: IntArray, width: int) -> float:
     """sum_ac phi(n_ac) of two rows; `table` holds zeros before and after."""
     total = 0.0
@@ -91,7 +82,7 @@ def joint_sum(a: IntArray, c: IntArray, delta: FloatArray, table: IntArray, widt
     return total
 
 
-@_kernel
+@njit
 def distances(rows: IntArray, centre: IntArray, delta: FloatArray) -> FloatArray:
     """d(centre, row) of each row (U, N), (N,) -> (U,)."""
     # The three sums run over the points in the same order, so that the distance of a partition
@@ -106,7 +97,7 @@ def distances(rows: IntArray, centre: IntArray, delta: FloatArray) -> FloatArray
     return result
 
 
-@_kernel
+@njit
 def expected_distances(
     candidates: IntArray, rows: IntArray, weights: FloatArray, delta: FloatArray
 ) -> FloatArray:
@@ -117,7 +108,7 @@ def expected_distances(
     return result
 
 
-@_kernel
+@njit
 def mean_distances(rows: IntArray, weights: FloatArray, delta: FloatArray) -> FloatArray:
     """sum_v w_v d(row_u, row_v) of each row: (U, N), (U,) -> (U,), each pair visited once."""
     n_rows = rows.shape[0]
@@ -134,7 +125,7 @@ def mean_distances(rows: IntArray, weights: FloatArray, delta: FloatArray) -> Fl
     return result
 
 
-@_kernel
+@njit
 def group_points(labels: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """The points of each row in order of their labels, and where each point's cluster lies.
 
@@ -164,7 +155,7 @@ def group_points(labels: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     return members, first, last
 
 
-@_kernel
+@njit
 def similarity_block(
     members: IntArray,
     first: IntArray,
@@ -188,7 +179,7 @@ def similarity_block(
     return result
 
 
-@_kernel
+@njit
 def similarity_matrix(
     members: IntArray, first: IntArray, last: IntArray, weights: FloatArray
 ) -> FloatArray:
@@ -211,7 +202,7 @@ def similarity_matrix(
     return result
 
 
-@_kernel
+@njit
 def affinity(
     labels: IntArray, weights: FloatArray, estimate: IntArray, n_clusters: int
 ) -> FloatArray:
@@ -231,7 +222,7 @@ def affinity(
     return result
 
 
-@_kernel
+@njit
 def alone(labels: IntArray, weights: FloatArray) -> FloatArray:
     """P(point i is a cluster of its own): (U, N), (U,) -> (N,)."""
     n_rows, n_points = labels.shape
@@ -256,7 +247,7 @@ def alone(labels: IntArray, weights: FloatArray) -> FloatArray:
 # Columns from n_clusters on are empty and ready for use. `where (N, U)` is the row of each point.
 
 
-@_kernel
+@njit
 def _score(
     i: int,
     n_columns: int,
@@ -276,7 +267,7 @@ def _score(
         cost[a] += delta[size[a]]
 
 
-@_kernel
+@njit
 def _change(
     i: int,
     a: int,
@@ -296,7 +287,7 @@ def _change(
         gain[row, a] = scale[row] * delta[count[row, a]]
 
 
-@_kernel
+@njit
 def _close(
     a: int,
     n_clusters: int,
@@ -324,7 +315,7 @@ def _close(
     return last
 
 
-@_kernel
+@njit
 def _best_column(cost: FloatArray, n_columns: int) -> int:
     best = 0
     for a in range(1, n_columns):
@@ -333,13 +324,13 @@ def _best_column(cost: FloatArray, n_columns: int) -> int:
     return best
 
 
-@_kernel
+@njit
 def _n_columns(n_clusters: int, capacity: int) -> int:
     """The existing clusters and, where there is room, a new one."""
     return min(n_clusters + 1, capacity)
 
 
-@_kernel
+@njit
 def _allocate(
     points: IntArray,
     n_clusters: int,
@@ -365,7 +356,7 @@ def _allocate(
     return n_clusters, change
 
 
-@_kernel
+@njit
 def _sweeten(
     n_clusters: int,
     estimate: IntArray,
@@ -404,7 +395,7 @@ def _sweeten(
     return n_clusters
 
 
-@_kernel
+@njit
 def _dissolve(
     a: int,
     n_clusters: int,
@@ -443,7 +434,7 @@ def _dissolve(
     return n_clusters + 1, False
 
 
-@_kernel
+@njit
 def _merge(
     n_clusters: int,
     estimate: IntArray,
@@ -483,7 +474,7 @@ def _merge(
     return _close(best_a, n_clusters, estimate, scale, delta, size, count, gain), True
 
 
-@_kernel
+@njit
 def _settle(
     n_clusters: int,
     estimate: IntArray,
@@ -504,7 +495,7 @@ def _settle(
     return n_clusters
 
 
-@_kernel
+@njit
 def search(
     start: IntArray,
     seed: int,

@@ -16,11 +16,11 @@ and `place` is its inverse: opening and closing a cluster are O(1) and no point 
 for it. A label of -1 means "not assigned yet": a first sweep from there is a sequential draw.
 """
 
-from collections.abc import Callable
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import numpy as np
-from numba import njit
+
+from ncp.compiled import njit
 
 # The import hook that checks shapes in the tests would wrap a function before numba sees it;
 # `no_type_check` is the way to be left alone by it.
@@ -28,15 +28,7 @@ from numba import njit
 GAUSSIAN, LAPLACE, RING, WISHART = 0, 1, 2, 3  # the kinds of `density_chain`
 
 
-def compiled(function: Callable[..., Any]) -> Any:
-    """`numba.njit`, cached on disk where there is a place for a cache."""
-    try:
-        return njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # neither the package's nor the user's directory can be written
-        return njit(nogil=True)(function)
-
-
-@compiled
+@njit
 @no_type_check
 def draw(log_weights, n, rng):
     """An index in 0 .. n - 1 with probability proportional to exp(log_weights); overwrites them."""
@@ -55,7 +47,7 @@ def draw(log_weights, n, rng):
     return n - 1
 
 
-@compiled
+@njit
 @no_type_check
 def write_canonical(labels, names, out):
     """Copy labels in order of appearance; `names` is scratch, one entry a slot."""
@@ -69,7 +61,7 @@ def write_canonical(labels, names, out):
         out[i] = names[slot]
 
 
-@compiled
+@njit
 @no_type_check
 def first_slots(labels, slots, place, counts):
     """Count the points of each slot and put the slots in use first; returns K."""
@@ -92,7 +84,7 @@ def first_slots(labels, slots, place, counts):
     return k
 
 
-@compiled
+@njit
 @no_type_check
 def close_slot(slot, slots, place, n_open):
     """Give a slot back; returns the new number of clusters."""
@@ -103,7 +95,7 @@ def close_slot(slot, slots, place, n_open):
     return n_open - 1
 
 
-@compiled
+@njit
 @no_type_check
 def gaussian_chain(
     x, labels, join, open_, size, number, shrink, precision, constant,
@@ -179,7 +171,7 @@ def gaussian_chain(
             out_log_joint[t] = total
 
 
-@compiled
+@njit
 @no_type_check
 def update_factor(factor, v):
     """The lower Cholesky factor of L L^T + v v^T, by plane rotations; overwrites v."""
@@ -195,7 +187,7 @@ def update_factor(factor, v):
             v[b] = c * v[b] - s * old
 
 
-@compiled
+@njit
 @no_type_check
 def downdate_factor(factor, v):
     """The factor of L L^T - v v^T, by hyperbolic rotations; overwrites v.
@@ -216,7 +208,7 @@ def downdate_factor(factor, v):
     return True
 
 
-@compiled
+@njit
 @no_type_check
 def half_log_det(factor):
     total = 0.0
@@ -225,7 +217,7 @@ def half_log_det(factor):
     return total
 
 
-@compiled
+@njit
 @no_type_check
 def wishart_add(point, n, kappa, mean, factor, v):
     """Let a cluster of n points gain one: mean and scale factor of its posterior."""
@@ -237,7 +229,7 @@ def wishart_add(point, n, kappa, mean, factor, v):
     update_factor(factor, v)
 
 
-@compiled
+@njit
 @no_type_check
 def wishart_remove(point, n, kappa, mean, factor, v):
     """The inverse: a cluster of n points loses one. False when precision would be lost."""
@@ -248,7 +240,7 @@ def wishart_remove(point, n, kappa, mean, factor, v):
     return downdate_factor(factor, v)
 
 
-@compiled
+@njit
 @no_type_check
 def wishart_refresh(x, labels, slot, without, kappa, prior_mean, prior_factor, mean, factor, v):
     """A cluster's posterior from its members (all but the point `without`), one by one."""
@@ -261,7 +253,7 @@ def wishart_refresh(x, labels, slot, without, kappa, prior_mean, prior_factor, m
             n += 1
 
 
-@compiled
+@njit
 @no_type_check
 def wishart_log_density(point, n, kappa, dof, constant, mean, factor, half, v):
     """log p(point | cluster of n points): a multivariate t, through the factor's triangle."""
@@ -277,7 +269,7 @@ def wishart_log_density(point, n, kappa, dof, constant, mean, factor, half, v):
     return constant[n] - half - 0.5 * (dof + n + 1.0) * np.log1p(ratio * square)
 
 
-@compiled
+@njit
 @no_type_check
 def wishart_chain(
     x, labels, join, open_, size, number, kappa, dof, prior_mean, prior_factor, constant,
@@ -366,7 +358,7 @@ def wishart_chain(
 # --- algorithm 8: clusters keep a parameter -----------------------------------------------------
 
 
-@compiled
+@njit
 @no_type_check
 def assign_with_densities(
     densities, n_clusters, first, last, labels, join, open_, n_auxiliary, rng
@@ -415,7 +407,7 @@ def assign_with_densities(
     return slots[:k].copy()
 
 
-@compiled
+@njit
 @no_type_check
 def draw_wishart(kappa, dof, mean, factor, rng, theta, triangle):
     """A mean and the Cholesky factor of a covariance from a Normal-inverse-Wishart.
@@ -446,7 +438,7 @@ def draw_wishart(kappa, dof, mean, factor, rng, theta, triangle):
             row += a + 1
 
 
-@compiled
+@njit
 @no_type_check
 def solve_packed(theta, dim, v):
     """Overwrite v by X^{-1} v for the factor packed in theta behind the mean; returns |v|^2."""
@@ -461,7 +453,7 @@ def solve_packed(theta, dim, v):
     return square
 
 
-@compiled
+@njit
 @no_type_check
 def wishart_log_prior(hyper, theta, work):
     """Inverse Wishart of the covariance, with the Jacobian of its factor, and normal mean."""
@@ -482,7 +474,7 @@ def wishart_log_prior(hyper, theta, work):
     return total
 
 
-@compiled
+@njit
 @no_type_check
 def draw_parameter(kind, hyper, rng, theta, work):
     """A parameter from the base measure."""
@@ -499,7 +491,7 @@ def draw_parameter(kind, hyper, rng, theta, work):
         theta[2] = hyper[2] + (hyper[3] - hyper[2]) * rng.random()
 
 
-@compiled
+@njit
 @no_type_check
 def log_prior(kind, hyper, theta, work):
     """Log density of the base measure."""
@@ -515,7 +507,7 @@ def log_prior(kind, hyper, theta, work):
     return total
 
 
-@compiled
+@njit
 @no_type_check
 def log_i0e(z):
     """log of exp(-z) I_0(z), z >= 0: the power series, or beyond 18 the asymptotic one."""
@@ -536,7 +528,7 @@ def log_i0e(z):
     return np.log(total / np.sqrt(2.0 * np.pi * z))
 
 
-@compiled
+@njit
 @no_type_check
 def log_density(kind, hyper, point, theta, work):
     """log p(point | theta)."""
@@ -567,7 +559,7 @@ def log_density(kind, hyper, point, theta, work):
     return hyper[4] - 0.5 * total
 
 
-@compiled
+@njit
 @no_type_check
 def cluster_log_density(kind, hyper, x, members, theta, work):
     """log p(theta) + sum over the members of log p(x_i | theta)."""
@@ -579,7 +571,7 @@ def cluster_log_density(kind, hyper, x, members, theta, work):
     return total
 
 
-@compiled
+@njit
 @no_type_check
 def slice_parameter(kind, hyper, x, members, theta, d, width, value, rng, work):
     """Slice sampling of one coordinate (Neal 2003): stepping out, then shrinking.
@@ -615,7 +607,7 @@ def slice_parameter(kind, hyper, x, members, theta, d, width, value, rng, work):
             return value
 
 
-@compiled
+@njit
 @no_type_check
 def turn_ring(kind, hyper, x, members, theta, value, rng, work):
     """Two Metropolis moves along the ridge of a ring through few points.
@@ -648,7 +640,7 @@ def turn_ring(kind, hyper, x, members, theta, value, rng, work):
     return value
 
 
-@compiled
+@njit
 @no_type_check
 def move_parameter(kind, hyper, x, members, theta, rng, work):
     """Leave p(theta | members) invariant; returns log p(theta) + log p(members | theta)."""
@@ -681,7 +673,7 @@ def move_parameter(kind, hyper, x, members, theta, rng, work):
     return value
 
 
-@compiled
+@njit
 @no_type_check
 def move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, ends, rng, work):
     """Move the parameter of every cluster; returns log p(theta) + log p(x | c, theta)."""
@@ -700,7 +692,7 @@ def move_parameters(kind, hyper, x, labels, counts, slots, k, thetas, order, end
     return total
 
 
-@compiled
+@njit
 @no_type_check
 def density_chain(
     kind, hyper, x, labels, thetas, join, open_, size, number, n_auxiliary, n_moves,

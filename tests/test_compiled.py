@@ -1,0 +1,91 @@
+"""Compiled functions are kept on disk if that is possible, and never wrong or missing for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CALLED = "from ncp.compiled import njit\n@njit\ndef step(x):\n    return x + {}\n"
+CALLER = """
+from called import step
+from ncp.compiled import njit
+@njit(fastmath=True)
+def twice(x):
+    return step(step(x))
+"""
+RUN = """
+import sys
+from caller import twice
+print(twice(int(sys.argv[1])), sum(twice.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "called.py").write_text(CALLED.format(1))
+    (tmp_path / "caller.py").write_text(CALLER)
+    return tmp_path
+
+
+def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(folder), *sys.path])
+    return subprocess.run(
+        [sys.executable, "-c", RUN, "5"],
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted(folder.glob("**/*.nbc"))
+
+
+def test_a_second_process_compiles_nothing(folder: Path) -> None:
+    assert run(folder).stdout.split() == ["7", "0"]
+    before = [(path, path.stat().st_mtime_ns) for path in kept(folder)]
+    again = run(folder)
+    assert again.stdout.split() == ["7", "1"]
+    assert again.stderr == ""
+    assert [(path, path.stat().st_mtime_ns) for path in kept(folder)] == before
+    assert len(before) == 2
+
+
+def test_a_function_knows_the_files_of_those_it_calls(folder: Path) -> None:
+    assert run(folder).stdout.split() == ["7", "0"]
+    (folder / "called.py").write_text(CALLED.format(10))
+    assert run(folder).stdout.split() == ["25", "0"]
+
+
+def test_torn_files_are_compiled_anew(folder: Path) -> None:
+    run(folder)
+    for path in kept(folder):
+        path.write_bytes(path.read_bytes()[:100])
+    assert run(folder).stdout.split() == ["7", "0"]
+    assert run(folder).stdout.split() == ["7", "1"]
+
+
+def test_without_a_place_for_a_cache(folder: Path) -> None:
+    (folder / "__pycache__").write_text("not a folder, so that not even root can write there")
+    nowhere = str(folder / "called.py" / "home")
+    done = run(folder, HOME=nowhere, XDG_CACHE_HOME=nowhere)
+    assert done.stdout.split() == ["7", "0"]
+    assert done.stderr.count("kept in memory only") == 1
+
+
+def test_a_disk_that_fills_up(folder: Path) -> None:
+    """The directory is there when the function is made and gone when it has been compiled."""
+    code = RUN.replace("print(", "import shutil; shutil.rmtree('{0}'); open('{0}', 'w')\nprint(")
+    cache = folder / "__pycache__"
+    done = subprocess.run(
+        [sys.executable, "-c", code.format(cache), "5"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["7", "0"]
+    assert done.stderr.count("kept in memory only") == 1
