@@ -6,7 +6,7 @@
 
 * in the manner of the published code: for each n, for each k, g over all clusters, f(G_k, Q), with
   torch's own PReLU, whose backward pass is slow on a CPU;
-* ours: `ncp.training.loop.accumulate`, which all training goes through;
+* ours: `ncp.training.loss.accumulate`, which all training goes through;
 * the bare matrix products of the fused form, for the same candidates: nine 128 x 128 products a
   candidate forward and eighteen backward, in chunks, into buffers that are there already.
 
@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from ncp.model import CHUNK, NCP, NCPConfig, candidates_per_row
 from ncp.network.blocks import PReLU
-from ncp.training.loop import accumulate
-from ncp.training.targets import Sequences
+from ncp.training.data import Sequences
+from ncp.training.loss import accumulate
 
 N_DATASETS, N_ORDERS, N, K = 48, 8, 50, 4
 PRODUCTS = 9

@@ -42,7 +42,7 @@ def paper_step(n_orders: int, published: bool = False) -> tuple[Job, Job]:
     from likelihood import N_DATASETS, mini_batch, published_manner, with_torchs_prelu
 
     from ncp.model import NCP, NCPConfig
-    from ncp.training.loop import accumulate
+    from ncp.training.loss import accumulate
 
     torch.manual_seed(0)
     model = NCP(NCPConfig(separate_q=True, point_in_f=False))
@@ -67,7 +67,8 @@ def shipped_step(n_points: int) -> tuple[Job, Job]:
 
     from throughput import shipped_run
 
-    from ncp.training.loop import Trainer, draw
+    from ncp.training.data import draw
+    from ncp.training.state import Trainer
 
     run = shipped_run()
     run = replace(run, training=replace(run.training, points_per_step=n_points))

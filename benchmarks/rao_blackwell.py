@@ -20,8 +20,11 @@ from _turns import lost
 from torch import Tensor
 
 from ncp.model import NCP
-from ncp.training.loop import RunConfig, train
-from ncp.training.targets import Sequences, likelihoods, sequences, tail_targets
+from ncp.training.data import Sequences, sequences
+from ncp.training.loop import train
+from ncp.training.loss import objective
+from ncp.training.recipe import RunConfig
+from ncp.training.targets import tail_targets
 
 N = 20
 GROUP = 4  # data sets of one gradient
@@ -52,7 +55,7 @@ def gradients(model: NCP, data: Sequences) -> tuple[Tensor, float]:
     rows = []
     start = time.process_time()
     for first in range(0, len(data.x), GROUP):
-        loss = likelihoods(model, data.rows(slice(first, first + GROUP))).loss
+        loss = objective(model, data.rows(slice(first, first + GROUP))).loss
         parts = torch.autograd.grad(loss, list(model.parameters()))
         rows.append(torch.cat([part.flatten() for part in parts]))
     return torch.stack(rows), time.process_time() - start

@@ -23,7 +23,11 @@ from _turns import Spread, clock_for, lost
 
 from ncp.network.checkpoint import read
 from ncp.network.pretrained import find
-from ncp.training.loop import RunConfig, Trainer, accumulate, draw, held_out, permutation_spread
+from ncp.training.data import draw
+from ncp.training.loss import accumulate
+from ncp.training.monitors import held_out, permutation_spread
+from ncp.training.recipe import RunConfig
+from ncp.training.state import Trainer
 
 SHIPPED = "gaussian-2d"
 GROUP = 10  # steps

@@ -20,7 +20,9 @@ from torch import Tensor
 from ncp.checks.checks import last_point_tv
 from ncp.generative.mixture import Mixture
 from ncp.model import NCP, Folded, Points
-from ncp.training.loop import RunConfig, Trainer, draw, stream
+from ncp.training.data import draw, stream
+from ncp.training.recipe import RunConfig
+from ncp.training.state import Trainer
 
 VARIANTS: dict[str, dict[str, object]] = {
     "the paper's: f(G, Q, h_n)": {},

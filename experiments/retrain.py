@@ -15,7 +15,9 @@ from pathlib import Path
 
 from ncp.cli import attach_arrays
 from ncp.network.checkpoint import Checkpoint, read
-from ncp.training.loop import RunConfig, checkpoints, train
+from ncp.training.loop import train
+from ncp.training.recipe import RunConfig
+from ncp.training.state import checkpoints
 
 HERE = Path(__file__).parent
 

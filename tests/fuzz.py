@@ -45,7 +45,7 @@ from ncp.network.checkpoint import load_model, save_model
 from ncp.output import readers
 from ncp.partitions import canonical, check_labels, counts, is_canonical
 from ncp.posterior import Partitions
-from ncp.training.loop import RunConfig
+from ncp.training.recipe import RunConfig
 from tests.small_models import gaussian, tabular
 
 CASES = 100_000

@@ -18,9 +18,11 @@ import torch
 
 from ncp.model import NCP
 from ncp.network.checkpoint import load_model, read
-from ncp.training import loop as training
-from ncp.training.loop import RunConfig, checkpoints, train
-from ncp.training.targets import Sequences
+from ncp.training import data
+from ncp.training.data import Sequences
+from ncp.training.loop import train
+from ncp.training.recipe import RunConfig
+from ncp.training.state import checkpoints
 from tests.test_training import log_of, same, tiny
 
 FORK = multiprocessing.get_context("forkserver")
@@ -277,7 +279,7 @@ def test_a_read_only_disk(disk: Path) -> None:
 
 
 def spoil_data(monkeypatch: pytest.MonkeyPatch, steps: range, rollbacks: range = range(1)) -> None:
-    honest = training.draw
+    honest = data.draw
 
     def draw(run: RunConfig, *key: int) -> list[Sequences]:
         pieces = honest(run, *key)
@@ -285,7 +287,7 @@ def spoil_data(monkeypatch: pytest.MonkeyPatch, steps: range, rollbacks: range =
             pieces[0].x[0, 0] = torch.nan
         return pieces
 
-    monkeypatch.setattr(training, "draw", draw)
+    monkeypatch.setattr(data, "draw", draw)
 
 
 def test_a_bad_step_is_reported_and_skipped(

@@ -16,15 +16,10 @@ from ncp.generative.ring import Ring
 from ncp.generative.wishart import NormalInverseWishart
 from ncp.model import NCP, NCPConfig
 from ncp.partitions import canonical, enumerate_partitions, is_canonical
-from ncp.training import targets as losses
-from ncp.training.targets import (
-    Sequences,
-    likelihoods,
-    pairwise_loss,
-    probes,
-    sequences,
-    tail_targets,
-)
+from ncp.training import targets as tail
+from ncp.training.data import Sequences, hard_examples, sequences
+from ncp.training.loss import objective, pairwise_loss
+from ncp.training.targets import tail_targets
 
 PRIORS: list[Prior] = [
     CRP(0.7),
@@ -119,9 +114,9 @@ def test_blocks_do_not_change_targets_and_large_trees_get_a_shorter_tail(
     mixture = Mixture(CRP(2.0), GaussianKnownVariance(2, prior_sd=3.0))
     batch, orders = drawn(mixture, 20, 3, generator, n_datasets=5)
     whole = tail_targets(batch, orders, mixture, 4)
-    monkeypatch.setattr(losses, "BLOCK", 1)
+    monkeypatch.setattr(tail, "BLOCK", 1)
     torch.testing.assert_close(tail_targets(batch, orders, mixture, 4), whole)
-    monkeypatch.setattr(losses, "LEAVES", 600)
+    monkeypatch.setattr(tail, "LEAVES", 600)
     shorter = tail_targets(batch, orders, mixture, 4).flatten(0, 1)
     labels = canonical(batch.labels[:, None].expand(-1, 3, -1).gather(2, orders)).flatten(0, 1)
     seen = set()
@@ -158,7 +153,7 @@ def gradients(model: NCP, data: Sequences, group: int = 10) -> Tensor:
     """One row for each group of data sets: the gradient of its loss."""
     rows = []
     for b in range(0, len(data.x), group):
-        loss = likelihoods(model, data.rows(slice(b, b + group))).loss
+        loss = objective(model, data.rows(slice(b, b + group))).loss
         parts = torch.autograd.grad(loss, list(model.parameters()))
         rows.append(torch.cat([part.flatten() for part in parts]))
     return torch.stack(rows).double()
@@ -199,7 +194,7 @@ def test_the_loss_is_the_negative_log_likelihood_in_each_order(generator: torch.
     data = sequences(batch, 4, mixture, generator=generator)
     assert bool(is_canonical(data.labels).all())
     assert torch.equal(data.orders.sort(2).values, torch.arange(9).expand(3, 4, 9))
-    result = likelihoods(model, data)
+    result = objective(model, data)
     right = 0
     for b in range(3):
         for i in range(4):
@@ -218,7 +213,7 @@ def test_sampled_labels_as_targets_give_the_plain_loss(generator: torch.Generato
     data = sequences(batch, 2, mixture, generator=generator)
     data = data._replace(x=data.x.float())
     hard = torch.nn.functional.one_hot(data.labels[..., -4:], 12).float()
-    plain, soft = likelihoods(model, data), likelihoods(model, data._replace(targets=hard))
+    plain, soft = objective(model, data), objective(model, data._replace(targets=hard))
     torch.testing.assert_close(plain.loss, soft.loss)
     assert torch.equal(plain.log_prob, soft.log_prob)
 
@@ -231,10 +226,10 @@ def test_a_tail_is_at_most_all_but_the_first_point(generator: torch.Generator) -
     assert targets.shape[2] == 2
 
 
-def test_probes_have_exact_targets_of_the_changed_points(generator: torch.Generator) -> None:
+def test_hard_examples_have_exact_targets_of_the_changed_points(generator: torch.Generator) -> None:
     mixture = Mixture(CRP(0.7), GaussianKnownVariance(2))
     batch = mixture.sample(20, 5, generator=generator)
-    data = probes(batch, mixture, 4, generator)
+    data = hard_examples(batch, mixture, 4, generator)
     assert data.tail_only
     assert data.targets is not None
     moved = (data.x - batch.x).norm(dim=2)
@@ -248,10 +243,10 @@ def test_probes_have_exact_targets_of_the_changed_points(generator: torch.Genera
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
 
 
-def test_probes_are_near_clusters_and_points_between(generator: torch.Generator) -> None:
+def test_hard_examples_are_near_clusters_and_points_between(generator: torch.Generator) -> None:
     mixture = Mixture(CRP(3.0), GaussianKnownVariance(2))
     batch = mixture.sample(400, 30, generator=generator)
-    data = probes(batch, mixture, 1, generator)
+    data = hard_examples(batch, mixture, 1, generator)
     # Points of one cluster keep their distances, those of two come nearer; the last point apart.
     kept = torch.ones(400, 30, dtype=torch.bool).scatter_(1, data.orders[:, 0, -1:], False)
     before, after = torch.cdist(batch.x, batch.x), torch.cdist(data.x, data.x)
@@ -269,9 +264,9 @@ def test_probes_are_near_clusters_and_points_between(generator: torch.Generator)
     assert 2.8 < float(u.max()) <= 3
 
 
-def test_probes_are_scored_at_their_exact_positions_only(generator: torch.Generator) -> None:
+def test_hard_examples_are_scored_at_their_exact_positions_only(generator: torch.Generator) -> None:
     mixture, model = Mixture(CRP(0.7), GaussianKnownVariance(2)), small().double()
-    data = probes(mixture.sample(3, 9, generator=generator), mixture, 2, generator)
+    data = hard_examples(mixture.sample(3, 9, generator=generator), mixture, 2, generator)
     assert data.targets is not None
     targets = data.targets.double()
     data = data._replace(targets=targets)
@@ -280,16 +275,16 @@ def test_probes_are_scored_at_their_exact_positions_only(generator: torch.Genera
         table = model.conditionals(data.x[b, data.orders[b, 0]], data.labels[b, 0])
         soft = targets[b, 0, :, : table.shape[1]]
         expected -= (soft * table[-2:].masked_fill(soft == 0, 0.0)).sum()
-    torch.testing.assert_close(likelihoods(model, data, pairwise=True).loss, expected)
-    assert likelihoods(model, data.rows(slice(0, 1))).loss < likelihoods(model, data).loss
+    torch.testing.assert_close(objective(model, data, pairwise=True).loss, expected)
+    assert objective(model, data.rows(slice(0, 1))).loss < objective(model, data).loss
 
 
-def test_a_probe_with_too_large_a_tree_is_not_scored(
+def test_a_hard_example_with_too_large_a_tree_is_not_scored(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "LEAVES", 10)
+    monkeypatch.setattr(tail, "LEAVES", 10)
     mixture = Mixture(CRP(5.0), GaussianKnownVariance(2))
-    data = probes(mixture.sample(4, 12, generator=generator), mixture, 3, generator)
+    data = hard_examples(mixture.sample(4, 12, generator=generator), mixture, 3, generator)
     assert data.targets is not None
     total = data.targets.sum(3)
     assert bool((total == 0).any())
@@ -310,7 +305,7 @@ def test_pairwise_loss_is_the_cross_entropy_of_same_cluster(generator: torch.Gen
                 terms.append(-torch.nn.functional.logsigmoid(sign * logit))
     expected = torch.stack(terms).mean() * 2 * 5
     torch.testing.assert_close(pairwise_loss(h, data), expected)
-    more = likelihoods(model, data, pairwise=True).loss - likelihoods(model, data).loss
+    more = objective(model, data, pairwise=True).loss - objective(model, data).loss
     torch.testing.assert_close(more, expected)
     # Probabilities of pairs take the place of the sampled labels.
     sampled = batch.labels[:, :, None] == batch.labels[:, None, :]

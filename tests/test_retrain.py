@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from ncp.network.checkpoint import read
-from ncp.training.loop import RunConfig, train
+from ncp.training.loop import train
+from ncp.training.recipe import RunConfig
 
 CONFIG = """
 name = "{name}"

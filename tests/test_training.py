@@ -25,22 +25,14 @@ from ncp.inference.exact import posterior, similarity
 from ncp.model import NCP, NCPConfig
 from ncp.network.blocks import AttentionBlock
 from ncp.network.checkpoint import load_model, read, save_model
-from ncp.training import loop as training
-from ncp.training.loop import (
-    RunConfig,
-    Trainer,
-    TrainingConfig,
-    accumulate,
-    checkpoints,
-    draw,
-    held_out,
-    launch,
-    micro_batches,
-    permutation_spread,
-    reduce_gradients,
-    stream,
-    train,
-)
+from ncp.training import loss
+from ncp.training.data import draw, micro_batches, stream
+from ncp.training.distributed import sum_gradients
+from ncp.training.loop import launch, train
+from ncp.training.loss import accumulate
+from ncp.training.monitors import held_out, permutation_spread
+from ncp.training.recipe import RunConfig, TrainingConfig
+from ncp.training.state import Trainer, checkpoints
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -113,8 +105,8 @@ def test_every_experiment_can_be_read() -> None:
         {"exact_sizes": 0.5},
         {"exact_sizes": 0.5, "exact_up_to": 2},
         {"small_sizes": 1.5},
-        {"probes": 1.5, "rao_blackwell": 1},
-        {"probes": 0.5},
+        {"hard_examples": 1.5, "rao_blackwell": 1},
+        {"hard_examples": 0.5},
     ],
     ids=str,
 )
@@ -237,9 +229,9 @@ def test_gradients_do_not_depend_on_the_pieces(monkeypatch: pytest.MonkeyPatch) 
     model = NCP(run.model, run.mixture).double()
     found = []
     for limit in (10**9, 50):
-        monkeypatch.setattr(training, "CHUNK", limit)
+        monkeypatch.setattr(loss, "CHUNK", limit)
         model.zero_grad()
-        tally = reduce_gradients(model, accumulate(model, draw(run, 0, 0, 0), pairwise=True), None)
+        tally = sum_gradients(model, accumulate(model, draw(run, 0, 0, 0), pairwise=True), None)
         found.append(flat_gradient(model))
     assert tally.points == sum(p.labels.numel() for p in draw(run, 0, 0, 0))
     torch.testing.assert_close(found[0], found[1])
@@ -421,12 +413,12 @@ def test_the_sizes_with_exact_targets_have_a_share_of_their_own() -> None:
         assert abs((sizes == n).mean() - expected) < 4 * (expected / 400) ** 0.5
 
 
-def test_probes_are_a_share_of_the_sizes(tmp_path: Path) -> None:
-    run = tiny(probes=0.5, rao_blackwell=1, sizes_per_step=40, points_per_step=1000)
+def test_hard_examples_are_a_share_of_the_sizes(tmp_path: Path) -> None:
+    run = tiny(hard_examples=0.5, rao_blackwell=1, sizes_per_step=40, points_per_step=1000)
     pieces = draw(run, 0, 0, 0)
     share = sum(piece.tail_only for piece in pieces) / 40
     assert abs(share - 0.5) < 4 * (0.25 / 40) ** 0.5
-    train(tiny(probes=0.5, rao_blackwell=1), tmp_path, progress=False)
+    train(tiny(hard_examples=0.5, rao_blackwell=1), tmp_path, progress=False)
     assert all(math.isfinite(line["nll"]) for line in log_of(tmp_path) if "nll" in line)
 
 
@@ -517,7 +509,7 @@ def start(script: Path, *arguments: Path, by: tuple[str, ...] = ()) -> None:
     clean = {k: v for k, v in os.environ.items() if k not in started_by_others}
     done = subprocess.run(
         [sys.executable, *by, str(script), *map(str, arguments)],
-        env=clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env=clean | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
         cwd=ROOT,
         capture_output=True,
         text=True,

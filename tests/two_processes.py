@@ -8,17 +8,14 @@ import torch
 from lightning_fabric import Fabric
 
 from ncp.network.checkpoint import read
-from ncp.training import loop as training
-from ncp.training.loop import (
-    Trainer,
-    accumulate,
-    checkpoints,
-    draw,
-    held_out_nll,
-    reduce_gradients,
-    train,
-)
-from ncp.training.targets import Sequences
+from ncp.training import data
+from ncp.training.data import Sequences, draw
+from ncp.training.distributed import sum_gradients
+from ncp.training.loop import train
+from ncp.training.loss import accumulate
+from ncp.training.monitors import held_out_nll
+from ncp.training.recipe import RunConfig
+from ncp.training.state import Trainer, checkpoints
 from tests.test_training import flat_gradient, tiny
 
 
@@ -27,9 +24,9 @@ def gradients_on_a_fixed_batch(fabric: Fabric) -> dict[str, float]:
     pieces = draw(tiny(sizes_per_step=6, points_per_step=600), 0, 0, 0)
     trainer = Trainer(tiny(), "unused", fabric)
     mine = accumulate(trainer.model, pieces[fabric.global_rank :: 2])
-    tally = reduce_gradients(trainer.model, mine, fabric)
+    tally = sum_gradients(trainer.model, mine, fabric)
     alone = Trainer(tiny(), "unused")
-    whole = reduce_gradients(alone.model, accumulate(alone.model, pieces), None)
+    whole = sum_gradients(alone.model, accumulate(alone.model, pieces), None)
     return {
         "gradient_difference": float(
             (flat_gradient(trainer.model) - flat_gradient(alone.model)).abs().max()
@@ -39,7 +36,7 @@ def gradients_on_a_fixed_batch(fabric: Fabric) -> dict[str, float]:
     }
 
 
-def two(points: int, steps: int = 60) -> training.RunConfig:
+def two(points: int, steps: int = 60) -> RunConfig:
     more = {"learning_rate": 1e-2, "ema": 0.0, "validate_every": 1000}
     return tiny(steps=steps, points_per_step=points, **more)
 
@@ -50,16 +47,16 @@ def main(directory: Path) -> None:
     found: dict[str, float] = {"world_size": fabric.world_size}
     found |= gradients_on_a_fixed_batch(fabric)
 
-    honest = training.draw
+    honest = data.draw
 
-    def sometimes_bad(run: training.RunConfig, *key: int) -> list[Sequences]:
+    def sometimes_bad(run: RunConfig, *key: int) -> list[Sequences]:
         pieces = honest(run, *key)
         # One process only: a single step, or all of a short run until it is rolled back.
         if key[1] == 1 and (key[2] == 4 or (run.training.steps == 9 and key[0] == 0)):
             pieces[0] = pieces[0]._replace(x=pieces[0].x * torch.nan)
         return pieces
 
-    training.draw = sometimes_bad
+    data.draw = sometimes_bad
     run, there = two(200), directory / "run"
     train(two(200, steps=3), there, fabric=fabric, progress=False)
     # Only the second process is out of time: both stop after one step.
@@ -72,7 +69,7 @@ def main(directory: Path) -> None:
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     everyone = fabric.all_gather(weights)
     found["weights_differ"] = float((everyone[0] - everyone[1]).abs().max())
-    training.draw = honest
+    data.draw = honest
     if fabric.is_global_zero:
         found["nll_two"] = held_out_nll(model, run)
         found["nll_start"] = held_out_nll(Trainer(run, "unused").model, run)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from ncp.network.blocks import register_encoder as register_encoder
     from ncp.network.pretrained import load as load
     from ncp.posterior import Partitions as Partitions
-    from ncp.training.loop import RunConfig as RunConfig
-    from ncp.training.loop import TrainingConfig as TrainingConfig
     from ncp.training.loop import train as train
+    from ncp.training.recipe import RunConfig as RunConfig
+    from ncp.training.recipe import TrainingConfig as TrainingConfig
 
 __version__ = "0.1.0"
 
@@ -52,7 +52,8 @@ _HOMES = {
     "generative.ring": ("Ring",),
     "generative.tables": ("TabularMixture",),
     "generative.wishart": ("NormalInverseWishart",),
-    "training.loop": ("RunConfig", "TrainingConfig", "train"),
+    "training.loop": ("train",),
+    "training.recipe": ("RunConfig", "TrainingConfig"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ncp.generative.mixture import Mixture
     from ncp.model import NCP
     from ncp.output.readers import Table
-    from ncp.training.loop import RunConfig
+    from ncp.training.recipe import RunConfig
 
 BAD_INPUT, SOME_FAILED, CHECK_FAILED, BUG, INTERRUPTED = 3, 4, 5, 70, 130
 BLOCK_FILES, BLOCK_ROWS = 64, 20_000  # of several files, clustered at once
@@ -708,7 +708,8 @@ def _run_config(
     config: Path | None, resume: Path | None, out: Path | None
 ) -> tuple[RunConfig, Path]:
     from ncp.network.checkpoint import read
-    from ncp.training.loop import RunConfig, checkpoints
+    from ncp.training.recipe import RunConfig
+    from ncp.training.state import checkpoints
 
     if (config is None) == (resume is None):
         raise typer.BadParameter("give either a CONFIG.toml or --resume RUNDIR")

@@ -1,6 +1,4 @@
-r"""The training objective and its Rao-Blackwellised form (section 3 and appendix C of the paper).
-
-    L = - E_N E_{c, x} E_pi [ sum_n log p_theta(c_{pi_n} | c_{pi_1 : pi_{n-1}}, x) ]
+r"""Exact soft targets: the Rao-Blackwellised objective (appendix C of the paper).
 
 For the last r points of a sequence the sampled label c_n can be replaced by its distribution given
 the sampled labels before it,
@@ -20,7 +18,6 @@ Summing leaves upwards gives p(c_n | c_{1:n-1}, x) at every node of the realised
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -28,152 +25,13 @@ from torch import Tensor
 
 from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
 from ncp.generative.mixture import Batch, Mixture
-from ncp.model import NCP, groups_of, realised
+from ncp.model import groups_of
 from ncp.partitions import canonical
 
+__all__ = ["tail_targets"]
+
 LEAVES = 2**20  # of one sequence's tree of completions; a larger one gets a shorter tail
-PROBED = 3  # last points of a data set that are moved at most
 BLOCK = 2**18  # leaves of the trees that are grown at the same time
-
-
-class Sequences(NamedTuple):
-    """Data sets of one size with the orders in which they are to be scored."""
-
-    x: Float[Tensor, "B N *event"]
-    labels: Int[Tensor, "B R N"]  # canonical along each order
-    orders: Int[Tensor, "B R N"]
-    targets: Float[Tensor, "B R r K"] | None  # soft targets of the last r positions
-    same: Float[Tensor, "B N N"] | None = None  # probability that two points share a cluster
-    tail_only: bool = False  # the labels before the last r positions are given, not scored
-
-    def rows(self, rows: slice) -> Sequences:
-        """Some of the data sets."""
-        return self.map(lambda tensor: tensor[rows])
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Sequences:
-        """The same with every tensor changed."""
-        return self._replace(
-            x=change(self.x),
-            labels=change(self.labels),
-            orders=change(self.orders),
-            targets=None if self.targets is None else change(self.targets),
-            same=None if self.same is None else change(self.same),
-        )
-
-
-class Likelihoods(NamedTuple):
-    """What one forward pass gives."""
-
-    loss: Float[Tensor, ""]  # sum over sequences and n >= 2, in nats
-    log_prob: Float[Tensor, "B R"]  # joint log-likelihood of each sequence, detached
-    n_right: Int[Tensor, ""]  # labels that are the argmax, n >= 2
-
-
-def sequences(
-    batch: Batch,
-    n_orders: int,
-    mixture: Mixture,
-    rao_blackwell: int = 0,
-    generator: torch.Generator | None = None,
-) -> Sequences:
-    """Draw random orders for the data sets of a batch and, if asked for, soft targets."""
-    n_datasets, n = batch.labels.shape
-    keys = torch.rand(n_datasets, n_orders, n, generator=generator, dtype=torch.float64)
-    orders = keys.argsort(2)
-    along = batch.labels[:, None].expand(-1, n_orders, -1).gather(2, orders)
-    labels = canonical(along)
-    r = min(rao_blackwell, n - 1)
-    targets = tail_targets(batch, orders, mixture, r) if r > 0 else None
-    return Sequences(batch.x, labels, orders, targets)
-
-
-def probes(
-    batch: Batch, mixture: Mixture, r: int, generator: torch.Generator | None = None
-) -> Sequences:
-    """Data sets that the mixture seldom draws: near clusters, and last points in between or aside.
-
-    An exact target is exact whatever the points are. So the data sets of a batch can be changed at
-    will, into those that a network would rarely see and is wrong about, as long as nothing but
-    the positions with exact targets is scored. Clusters are moved together by a factor between 1
-    and 10, and of the last r points (three at most) about half go to lines through two others,
-    between them or up to twice as far aside. It takes a conjugate mixture of vectors, whose
-    targets need no parameters.
-    """
-    n_datasets, n = batch.labels.shape
-    draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(batch.x)
-    order = draws[:, :n].argsort(1)
-    member = torch.nn.functional.one_hot(batch.labels).to(batch.x)
-    means = (member.mT @ batch.x) / member.sum(1).clamp(min=1)[..., None]
-    towards = batch.x.mean(1, keepdim=True) - member @ means
-    x = batch.x + (1 - 10.0 ** -draws[:, n:, None]) * towards
-
-    along = x.gather(1, order[..., None].expand_as(x))
-    m = min(r, PROBED)
-    u, chance = torch.rand(2, n_datasets, m, 1, generator=generator, dtype=torch.float64).to(x)
-    start = torch.arange(m)
-    first, second = along[:, start % (n - m)], along[:, (start + 1) % (n - m)]
-    aside = first + (5 * u - 2) * (second - first)
-    along[:, n - m :] = torch.where(chance < 0.5, aside, along[:, n - m :])
-    x = x.scatter(1, order[..., None].expand_as(x), along)
-
-    orders = order[:, None]
-    targets = tail_targets(batch._replace(x=x), orders, mixture, r, exact_only=True)
-    labels = canonical(batch.labels.gather(1, order))[:, None]
-    return Sequences(x, labels, orders, targets, tail_only=True)
-
-
-def likelihoods(model: NCP, data: Sequences, pairwise: bool = False) -> Likelihoods:
-    """Score all sequences of `data` in one fused pass; with `pairwise_loss` if that is wanted."""
-    n_datasets, n_orders, n = data.labels.shape
-    folded = model.fold()
-    h, q = model.features(data.x.flatten(0, 1))
-    codes = h.view(n_datasets, n, -1)
-    if model.context is not None:
-        codes = model.context.tokens(codes)
-        h = model.context.encodings(h, codes.flatten(0, 1))
-    points = model.project(h, q, folded)
-    start = torch.arange(n_datasets, device=data.x.device)[:, None, None] * n
-    index = (data.orders + start).flatten(0, 1)
-    labels = data.labels.flatten(0, 1)
-    lengths = torch.full((len(labels),), n, device=labels.device)
-    log_p, _ = model.scores(points, index, lengths, labels, folded)
-    each = realised(log_p, labels)
-    r = 0 if data.targets is None else data.targets.shape[2]
-    loss = each.new_zeros(()) if data.tail_only else -each[:, : n - r].sum()
-    if data.targets is not None:
-        soft = data.targets.flatten(0, 1)[..., : log_p.shape[2]]
-        # 0 * -inf: an impossible candidate has target zero and adds nothing.
-        loss = loss - (soft * log_p[:, n - r :].masked_fill(soft == 0, 0.0)).sum()
-    if pairwise and (data.same is not None or not data.tail_only):
-        loss = loss + pairwise_loss(codes, data)
-    n_right = (log_p[:, 1:].argmax(2) == labels[:, 1:]).sum()
-    return Likelihoods(loss, each.detach().sum(1).view(n_datasets, n_orders), n_right)
-
-
-def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tensor, ""]:
-    """Warm-up of the encoder: "same cluster" from the cosine of two points' codes.
-
-    The codes are the encodings h(x_i), or the context's tokens where there is a context.
-    Binary cross-entropy with logit 10 cos - 5 over all pairs of a data set, against the sampled
-    labels or, where they are given, the posterior probabilities of the pairs; averaged over pairs
-    and multiplied by the number of points, so that it compares with the main loss. Without it,
-    images do not leave the plateau at the prior's entropy: the encoder has no signal before
-    clusters exist, and there are no clusters before the encoder has a signal.
-    """
-    n_datasets, n = data.labels.shape[0], data.labels.shape[2]
-    codes = torch.nn.functional.normalize(codes, dim=2)
-    logits = 10 * (codes @ codes.mT) - 5
-    if data.same is None:
-        first = data.labels[:, 0].gather(1, data.orders[:, 0].argsort(1))  # the data set's order
-        same = (first[:, :, None] == first[:, None, :]).to(logits.dtype)
-    else:
-        same = data.same
-    pairs = torch.ones(n, n, dtype=torch.bool, device=logits.device).tril(-1).expand_as(same)
-    mean = torch.nn.functional.binary_cross_entropy_with_logits(logits[pairs], same[pairs])
-    return mean * n_datasets * n
-
-
-# -- Rao-Blackwellised targets ------------------------------------------------------------------
 
 
 def tail_targets(
@@ -213,7 +71,7 @@ def tail_targets(
     for rows, length in _blocks(labels, r):
         x = batch.x[data_set[rows, None], flat_orders[rows]]
         parameters = None if batch.parameters is None else batch.parameters[data_set[rows]]
-        tree = _grow(mixture, x, along[rows], labels[rows], parameters, length)
+        tree = _predictive(mixture, x, along[rows], labels[rows], parameters, length)
         exact = _tree_targets(tree, labels[rows], mixture.prior.predictive, length)
         targets[rows, -length:] = torch.nn.functional.pad(
             exact, (0, targets.shape[2] - exact.shape[2])
@@ -238,7 +96,7 @@ def _blocks(labels: Int[Tensor, "S N"], r: int) -> Iterator[tuple[Int[Tensor, " 
                 yield rows[block], j
 
 
-def _grow(
+def _predictive(
     mixture: Mixture,
     x: Float[Tensor, "S N *event"],
     along: Int[Tensor, "S N"],

@@ -1,0 +1,46 @@
+"""What several processes do together.
+
+Each draws data of its own; gradients and point counts are summed over all, so two ranks are one
+rank with twice the batch. What travels in a step is one vector of the parameters' length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+import torch
+
+from ncp.model import NCP
+from ncp.training.loss import Tally
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+__all__ = ["any_rank", "sum_gradients"]
+
+
+def sum_gradients(model: NCP, tally: Tally, fabric: Fabric | None) -> Tally:
+    """Sum gradients and tallies over all processes, then divide the gradients by the points."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.view(-1) for g in gradients])
+    if fabric is not None and fabric.world_size > 1:
+        numbers = astuple(tally)
+        together = torch.cat([flat, flat.new_tensor(numbers)])
+        together = fabric.all_reduce(together, reduce_op="sum")
+        flat = together[: -len(numbers)]
+        loss, *counts = together[-len(numbers) :].tolist()
+        tally = Tally(loss, *(round(count) for count in counts))
+    flat = flat / tally.points
+    values = torch.split(flat, [g.numel() for g in gradients])
+    for gradient, value in zip(gradients, values, strict=True):
+        gradient.copy_(value.view_as(gradient))
+    return tally
+
+
+def any_rank(flag: bool, fabric: Fabric | None) -> bool:
+    """Whether any process says so."""
+    if fabric is None or fabric.world_size == 1:
+        return flag
+    votes = torch.tensor(float(flag), device=fabric.device)
+    return bool(fabric.all_reduce(votes, reduce_op="sum") > 0)

@@ -1,0 +1,121 @@
+r"""The training objective (section 3 of the paper), and the pairwise term.
+
+    L = - E_N E_{c, x} E_pi [ sum_n log p_theta(c_{pi_n} | c_{pi_1 : pi_{n-1}}, x) ]
+
+Where exact targets are given, they take the place of the sampled labels (`ncp.training.targets`).
+Data sets are worked through in pieces that fit the cache, with gradients accumulated, so a step's
+memory does not grow with its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ncp.model import CHUNK, NCP, candidates_per_row, realised
+from ncp.training.data import Sequences, micro_batches, on_device_of
+
+__all__ = ["Objective", "Tally", "accumulate", "objective", "pairwise_loss"]
+
+ACCELERATOR_CHUNK = 64 * CHUNK  # candidates of a piece where there is no cache to fit
+
+
+class Objective(NamedTuple):
+    """What one forward pass gives."""
+
+    loss: Float[Tensor, ""]  # sum over sequences and n >= 2, in nats
+    log_prob: Float[Tensor, "B R"]  # joint log-likelihood of each sequence, detached
+    n_right: Int[Tensor, ""]  # labels that are the argmax, n >= 2
+
+
+def objective(model: NCP, data: Sequences, pairwise: bool = False) -> Objective:
+    """Score all sequences of `data` in one fused pass; with `pairwise_loss` if that is wanted."""
+    n_datasets, n_orders, n = data.labels.shape
+    folded = model.fold()
+    h, q = model.features(data.x.flatten(0, 1))
+    codes = h.view(n_datasets, n, -1)
+    if model.context is not None:
+        codes = model.context.tokens(codes)
+        h = model.context.encodings(h, codes.flatten(0, 1))
+    points = model.project(h, q, folded)
+    start = torch.arange(n_datasets, device=data.x.device)[:, None, None] * n
+    index = (data.orders + start).flatten(0, 1)
+    labels = data.labels.flatten(0, 1)
+    lengths = torch.full((len(labels),), n, device=labels.device)
+    log_p, _ = model.scores(points, index, lengths, labels, folded)
+    each = realised(log_p, labels)
+    r = 0 if data.targets is None else data.targets.shape[2]
+    loss = each.new_zeros(()) if data.tail_only else -each[:, : n - r].sum()
+    if data.targets is not None:
+        soft = data.targets.flatten(0, 1)[..., : log_p.shape[2]]
+        # 0 * -inf: an impossible candidate has target zero and adds nothing.
+        loss = loss - (soft * log_p[:, n - r :].masked_fill(soft == 0, 0.0)).sum()
+    if pairwise and (data.same is not None or not data.tail_only):
+        loss = loss + pairwise_loss(codes, data)
+    n_right = (log_p[:, 1:].argmax(2) == labels[:, 1:]).sum()
+    return Objective(loss, each.detach().sum(1).view(n_datasets, n_orders), n_right)
+
+
+def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tensor, ""]:
+    """Warm-up of the encoder: "same cluster" from the cosine of two points' codes.
+
+    The codes are the encodings h(x_i), or the context's tokens where there is a context.
+    Binary cross-entropy with logit 10 cos - 5 over all pairs of a data set, against the sampled
+    labels or, where they are given, the posterior probabilities of the pairs; averaged over pairs
+    and multiplied by the number of points, so that it compares with the main loss. Without it,
+    images do not leave the plateau at the prior's entropy: the encoder has no signal before
+    clusters exist, and there are no clusters before the encoder has a signal.
+    """
+    n_datasets, n = data.labels.shape[0], data.labels.shape[2]
+    codes = torch.nn.functional.normalize(codes, dim=2)
+    logits = 10 * (codes @ codes.mT) - 5
+    if data.same is None:
+        first = data.labels[:, 0].gather(1, data.orders[:, 0].argsort(1))  # the data set's order
+        same = (first[:, :, None] == first[:, None, :]).to(logits.dtype)
+    else:
+        same = data.same
+    pairs = torch.ones(n, n, dtype=torch.bool, device=logits.device).tril(-1).expand_as(same)
+    mean = torch.nn.functional.binary_cross_entropy_with_logits(logits[pairs], same[pairs])
+    return mean * n_datasets * n
+
+
+@dataclass
+class Tally:
+    """Sums over the sequences of a step."""
+
+    loss: float = 0.0
+    points: int = 0
+    right: int = 0
+    scored: int = 0
+    candidates: int = 0
+
+
+def accumulate(
+    model: NCP,
+    pieces: list[Sequences],
+    pairwise: bool = False,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Tally:
+    """Add the gradient of the summed negative log-likelihood of `pieces` to the parameters."""
+    tally = Tally()
+    limit = CHUNK if model.device.type == "cpu" else ACCELERATOR_CHUNK
+    for data in micro_batches(pieces, limit):
+        data = on_device_of(data, model)
+        with autocast():
+            result = objective(model, data, pairwise)
+        result.loss.backward()  # type: ignore[no-untyped-call]
+        n_datasets, n_orders, n = data.labels.shape
+        tally.loss -= float(result.log_prob.sum())
+        tally.points += n_datasets * n_orders * n
+        tally.scored += n_datasets * n_orders * (n - 1)
+        tally.right += int(result.n_right)
+        flat = data.labels.flatten(0, 1)
+        lengths = torch.full((len(flat),), n, device=flat.device)
+        tally.candidates += int(candidates_per_row(flat, lengths).sum())
+    return tally
