@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "sampling": "compiled partitions network",
     "training": "files partitions generative inference network sampling",
     "checks": "partitions generative inference summary",  # never what they judge
-    "output": "files partitions inference summary checks",
+    "output": "files",
     "posterior": "files partitions inference summary output",
     "engines": "partitions network sampling posterior",
     "model": "partitions generative network sampling posterior engines",

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from ncp import NCP
-from ncp.clustering import cluster as clustering
-from ncp.clustering.cluster import Settings, cluster, cluster_many, prepare
+from ncp.clustering import prepare as preparing
+from ncp.clustering.cluster import KEPT_SAMPLES, cluster, cluster_many
+from ncp.clustering.prepare import Range, Settings, as_rows, prepare
 from tests.small_models import gaussian, tabular
 
 
@@ -105,7 +106,7 @@ def test_missing_values(plane: NCP, table: NCP, x: np.ndarray) -> None:
     assert left_out.labels[4] == -1
     assert np.isnan(left_out.confidence[4])
     assert (left_out.samples[:, 4] == -1).all()
-    assert "1 rows with missing values" in left_out.notes[0]
+    assert "1 row with missing values" in left_out.notes[0]
     filled_in = cluster(x, table, n_samples=20, seed=0)
     assert filled_in.labels.min() == 0
 
@@ -181,8 +182,8 @@ def test_columns_of_data_frames(plane: NCP) -> None:
         }
     )
     expected = [[1, 1.5, 1], [np.nan, 2.5, 0], [3, np.nan, 1], [4, 4, 1]]
-    np.testing.assert_array_equal(clustering.as_rows(frame), expected)
-    np.testing.assert_array_equal(clustering.as_rows(frame["whole"]), np.array(expected)[:, :1])
+    np.testing.assert_array_equal(as_rows(frame), expected)
+    np.testing.assert_array_equal(as_rows(frame["whole"]), np.array(expected)[:, :1])
 
 
 @pytest.mark.parametrize(
@@ -241,13 +242,13 @@ def test_training_data_are_drawn_once_for_many_tables(
     plane: NCP, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    draw = clustering._training_range
+    draw = preparing._training_range
 
-    def counted(model: NCP, size: int) -> clustering.Range:
+    def counted(model: NCP, size: int) -> Range:
         drawn.append(size)
         return draw(model, size)
 
-    monkeypatch.setattr(clustering, "_training_range", counted)
+    monkeypatch.setattr(preparing, "_training_range", counted)
     found = cluster_many([x, x[:20], 1000 * x, x[:3], x[:2]], plane, n_samples=20, seed=0)
     assert drawn == [30, 20, 5]
     assert "as far as" in found[2].warnings[0]
@@ -263,7 +264,7 @@ def test_large_tables(plane: NCP, seed: int) -> None:
     found = cluster(x, plane, n_samples=40, max_points=50, seed=1)
     assert found.is_partial
     assert found.posterior.n_points == len(found.index) == 50
-    assert found.samples.shape == (clustering.KEPT_SAMPLES, 500)
+    assert found.samples.shape == (KEPT_SAMPLES, 500)
     assert found.samples.dtype == np.int16
     assert found.samples.min() >= 0
     np.testing.assert_array_equal(found.labels[found.index], found.summary.estimate.labels)

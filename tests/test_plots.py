@@ -116,7 +116,7 @@ def test_many_points_and_missing_values(ax: Axes, seed: int) -> None:
 def test_principal_axes_are_named_and_ordered(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(200, 1)) + 0.1 * rng.normal(size=(200, 4))
-    xy, (first, second) = plots.plane(x)
+    xy, (first, second) = plots.project_2d(x)
     assert xy[:, 0].var() > 10 * xy[:, 1].var()
     assert first.startswith("principal axis 1 (99%")
     assert "principal axis 2" in second
@@ -127,12 +127,12 @@ def test_names_are_not_mathematics(ax: Axes, tmp_path: Path) -> None:
     assert isinstance(figure, Figure)
     plots.clusters(ax, np.eye(2), np.array([0, 1]), names=["$\\frac{1}", "a_b^$"])
     figure.savefig(tmp_path / "names.png")
-    assert plots.plain("x" * 100) == "x" * 37 + "..."
+    assert plots.escape_label("x" * 100) == "x" * 37 + "..."
 
 
 def test_posterior_of_k(ax: Axes) -> None:
     k = summary.Discrete(np.array([1, 2, 4]), np.array([0.2, 0.7, 0.1]))
-    assert plots.posterior_of_k(ax, k, chosen=2) is ax
+    assert plots.posterior_of_k(ax, *k, chosen=2) is ax
     heights = [bar.get_height() for bar in ax.patches]  # type: ignore[attr-defined]
     assert heights == [0.2, 0.7, 0.1]
     colours = {to_hex(bar.get_facecolor()) for bar in ax.patches}

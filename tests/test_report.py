@@ -20,7 +20,7 @@ from ncp import cli
 from ncp.clustering.cluster import cluster
 from ncp.network.checkpoint import save_model
 from ncp.output.readers import read_table
-from ncp.output.report import _match, report
+from ncp.output.report import _match
 from tests.small_models import gaussian, tabular
 
 EVIL = "<script>alert('$x$')</script> & \"花\""
@@ -70,7 +70,7 @@ class Tags(HTMLParser):
 def page() -> str:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(40, 4)), columns=[EVIL, "b", "c" * 200, "d"])
-    return report(cluster(frame, tabular(), n_samples=50, seed=0), EVIL)
+    return cluster(frame, tabular(), n_samples=50, seed=0).report(EVIL)
 
 
 def test_is_well_formed_and_complete(page: str) -> None:
@@ -105,20 +105,20 @@ def test_names_are_escaped(page: str) -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_few_points(n: int) -> None:
-    assert Tags(report(cluster(np.eye(5)[:n], tabular(), n_samples=10, seed=0))).open == []
+    assert Tags(cluster(np.eye(5)[:n], tabular(), n_samples=10, seed=0).report()).open == []
 
 
 def test_one_column_and_missing_rows_and_weights() -> None:
     x = np.random.default_rng(1).normal(size=(30, 1))
     x[3] = np.nan
-    page = report(cluster(x, gaussian(1), n_samples=30, reweight=True, seed=0))
+    page = cluster(x, gaussian(1), n_samples=30, reweight=True, seed=0).report()
     assert "Importance weights are" in page
-    assert "1 rows with missing values were left out" in page
+    assert "1 row with missing values was left out" in page
 
 
 def test_large_tables() -> None:
     x = np.random.default_rng(1).normal(size=(300, 2))
-    page = report(cluster(x, gaussian(2), n_samples=30, max_points=50, seed=0))
+    page = cluster(x, gaussian(2), n_samples=30, max_points=50, seed=0).report()
     assert "A random 50 of 300 rows were clustered" in page
 
 

@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ncp.clustering.cluster import Clustering as Clustering
     from ncp.clustering.cluster import cluster as cluster
     from ncp.clustering.estimator import NCPClusterer as NCPClusterer
+    from ncp.clustering.result import Clustering as Clustering
     from ncp.generative.gaussian import GaussianKnownVariance as GaussianKnownVariance
     from ncp.generative.labelled import LabelledArrays as LabelledArrays
     from ncp.generative.laplace import LaplaceNoise as LaplaceNoise
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "clustering.cluster": ("Clustering", "cluster"),
+    "clustering.cluster": ("cluster",),
     "clustering.estimator": ("NCPClusterer",),
+    "clustering.result": ("Clustering",),
     "generative.gaussian": ("GaussianKnownVariance",),
     "generative.labelled": ("LabelledArrays",),
     "generative.laplace": ("LaplaceNoise",),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ncp.checks.checks import CheckPlan
-    from ncp.clustering.cluster import Clustering
+    from ncp.clustering.result import Clustering
     from ncp.generative.mixture import Mixture
     from ncp.model import NCP
     from ncp.output.readers import Table
@@ -248,7 +248,7 @@ def cluster(
     """
     import hashlib
 
-    from ncp.clustering import cluster as clustering
+    from ncp.clustering.prepare import Settings
     from ncp.network.pretrained import find, load, short_name
     from ncp.output import readers
 
@@ -264,7 +264,7 @@ def cluster(
         "scale": scale,
         "seed": seed,
     }
-    clustering.Settings(**how)  # type: ignore[arg-type]  # refuse early
+    Settings(**how)  # type: ignore[arg-type]  # refuse early
     if address is not None and engine is None:
         raise ValueError("Expected --engine dask with an --address")
     jobs = _jobs(sources, out)
@@ -487,9 +487,7 @@ def _files(
     summary["report"] = str(directory / "report.html") if report else None
     files = {f"labels.{format}": labels_file(result, format), "samples.npz": samples_file(result)}
     if report:
-        from ncp.output.report import report as make_report
-
-        files["report.html"] = make_report(result, item.name).encode()
+        files["report.html"] = result.report(item.name).encode()
     files["summary.json"] = (json.dumps(summary, indent=2) + "\n").encode()
     return files
 

@@ -194,8 +194,10 @@ class Partitions:
 
     def summary(self, loss: Literal["vi", "binder", "pear", "map"] = "vi") -> str:
         """What the samples say, in words: K, cluster sizes, confidence and trust in the weights."""
-        said = in_words(summarise(self.labels, self.weights, loss))
-        return "\n".join([repr(self), *said, _trust(self)])
+        found = summarise(self.labels, self.weights, loss)
+        sizes, sure = found.estimate.sizes, found.confidence
+        sentences = in_words(found.n_clusters, sizes, sure, self.report.ess)
+        return "\n".join([repr(self), *sentences, _trust(self)])
 
     def to_pandas(self) -> DataFrame:
         """One line a row: weight, count, K, log q, and the labels in columns 0, ..., N - 1."""

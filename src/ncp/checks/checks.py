@@ -170,6 +170,10 @@ class RankTest:
     def passed(self) -> bool:
         return self.p_value >= self.level
 
+    def band(self, coverage: float = 0.95) -> Band:
+        """Where the ECDF of u stays, all of it, with this probability if u is uniform."""
+        return ecdf_band(len(self.u), coverage)
+
 
 @dataclass(frozen=True, eq=False)
 class CalibrationResult:

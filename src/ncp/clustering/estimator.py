@@ -14,10 +14,14 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ncp.clustering.cluster import Clustering, as_rows, cluster
+from ncp.clustering.cluster import cluster
+from ncp.clustering.prepare import as_rows
+from ncp.clustering.result import Clustering
 from ncp.generative.tables import TabularMixture
 from ncp.network.pretrained import DEFAULT
 from ncp.posterior import Partitions
+
+__all__ = ["NCPClusterer"]
 
 LARGEST_SIMILARITY = 20_000
 
@@ -35,7 +39,7 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
     orders : int or "each", default=None
         Random orders of the points that the samples are spread over; by default 10 or 8.
     estimate : {"auto", "vi", "binder", "pear", "map"}, default="auto"
-        The point estimate in `labels_`; see `ncp.clustering.cluster.Settings`.
+        The point estimate in `labels_`; see `ncp.clustering.prepare.Settings`.
     reweight : bool or "auto", default="auto"
         Importance weights that make the samples exact, where the model has a joint density.
         "auto" leaves them out when they are not to be trusted.

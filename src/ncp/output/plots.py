@@ -8,17 +8,32 @@ so does shape or position. Matplotlib is imported only when something is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-
-from ncp.checks.checks import CheckReport, Efficiency, RankTest, Reliability, ecdf_band
-from ncp.summary.summary import Discrete
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+__all__ = [
+    "PALETTE",
+    "check_figure",
+    "cluster_style",
+    "clusters",
+    "ecdf_difference",
+    "escape_label",
+    "ess_histogram",
+    "pair_plot",
+    "posterior_of_k",
+    "project_2d",
+    "rank_histogram",
+    "reliability_diagram",
+    "similarity_matrix",
+    "training_curve",
+    "training_figure",
+]
 
 BLUE, ORANGE, GREEN, VERMILLION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
@@ -31,7 +46,74 @@ MOST_POINTS = 4000  # drawn in one picture; of more, a random subset
 # -- diagnostics -----------------------------------------------------------------------------------
 
 
-def rank_histogram(ax: Axes, test: RankTest, n_bins: int = 20, coverage: float = 0.95) -> Axes:
+@runtime_checkable
+class Band(Protocol):
+    """Where a curve may lie: bounds (G,) over a grid (G,)."""
+
+    @property
+    def grid(self) -> np.ndarray: ...
+    @property
+    def lower(self) -> np.ndarray: ...
+    @property
+    def upper(self) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Ranks(Protocol):
+    """Ranks u of the truth, in (0, 1), and what tests of their uniformity say."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def u(self) -> np.ndarray: ...
+    @property
+    def chi_square_p(self) -> float: ...
+    @property
+    def ecdf_p(self) -> float: ...
+    def band(self, coverage: float = 0.95) -> Band: ...
+
+
+@runtime_checkable
+class Curve(Protocol):
+    """What was said and what was seen, bin by bin, with the bounds of a right posterior."""
+
+    @property
+    def predicted(self) -> np.ndarray: ...
+    @property
+    def observed(self) -> np.ndarray: ...
+    @property
+    def counts(self) -> np.ndarray: ...
+    @property
+    def lower(self) -> np.ndarray: ...
+    @property
+    def upper(self) -> np.ndarray: ...
+    @property
+    def error(self) -> float: ...
+
+
+@runtime_checkable
+class SampleSizes(Protocol):
+    """Effective sample sizes over data sets, as fractions of so many samples."""
+
+    @property
+    def fractions(self) -> np.ndarray: ...
+    @property
+    def n_samples(self) -> int: ...
+    @property
+    def median(self) -> float: ...
+    @property
+    def lowest_decile(self) -> float: ...
+
+
+@runtime_checkable
+class Results(Protocol):
+    """What a check measured, by name: "sbc", "reliability" and perhaps "ess"."""
+
+    @property
+    def results(self) -> Mapping[str, Any]: ...
+
+
+def rank_histogram(ax: Axes, test: Ranks, n_bins: int = 20, coverage: float = 0.95) -> Axes:
     """Ranks of the truth among posterior draws: flat, within the band, for a right posterior.
 
     Args:
@@ -52,7 +134,7 @@ def rank_histogram(ax: Axes, test: RankTest, n_bins: int = 20, coverage: float =
     return ax
 
 
-def ecdf_difference(ax: Axes, test: RankTest, coverage: float = 0.95) -> Axes:
+def ecdf_difference(ax: Axes, test: Ranks, coverage: float = 0.95) -> Axes:
     """ECDF of the ranks minus the diagonal, and the band that holds all of it at once.
 
     Args:
@@ -61,7 +143,7 @@ def ecdf_difference(ax: Axes, test: RankTest, coverage: float = 0.95) -> Axes:
         coverage: the probability with which a right posterior stays inside everywhere.
     """
     n = len(test.u)
-    band = ecdf_band(n, coverage)
+    band = test.band(coverage)
     grid = np.concatenate([[0.0], band.grid, [1.0]])
     curve = np.searchsorted(np.sort(test.u), grid, side="right") / n - grid
     low, high = (np.concatenate([[0.0], b - band.grid, [0.0]]) for b in (band.lower, band.upper))
@@ -75,7 +157,7 @@ def ecdf_difference(ax: Axes, test: RankTest, coverage: float = 0.95) -> Axes:
     return ax
 
 
-def reliability_diagram(ax: Axes, curve: Reliability) -> Axes:
+def reliability_diagram(ax: Axes, curve: Curve) -> Axes:
     """How often pairs share a cluster against how often the posterior says so.
 
     Vertical bars are where the points of a right posterior lie 95 times in 100.
@@ -91,7 +173,7 @@ def reliability_diagram(ax: Axes, curve: Reliability) -> Axes:
     return ax
 
 
-def ess_histogram(ax: Axes, result: Efficiency, n_bins: int = 20) -> Axes:
+def ess_histogram(ax: Axes, result: SampleSizes, n_bins: int = 20) -> Axes:
     """Effective sample sizes over data sets, as fractions, with median and lowest decile."""
     # rounding takes a perfect sample size past its largest possible value, out of the last bin
     fractions = np.minimum(result.fractions, 1.0)
@@ -110,7 +192,7 @@ def ess_histogram(ax: Axes, result: Efficiency, n_bins: int = 20) -> Axes:
     return ax
 
 
-def check_figure(report: CheckReport) -> Figure:
+def check_figure(report: Results) -> Figure:
     """The figures of a check on one page: ranks, their ECDF, reliability and, if known, ESS."""
     from matplotlib.figure import Figure
 
@@ -159,41 +241,41 @@ def clusters(
         names: of the columns.
         size: of the points; by default it follows N.
     """
-    xy, axis_names = plane(x, names)
+    xy, axis_names = project_2d(x, names)
     shown = _subset(len(xy))
     xy, c = xy[shown], np.asarray(labels)[shown]
     sure = np.ones(len(xy)) if confidence is None else np.nan_to_num(np.asarray(confidence)[shown])
     size = size or float(np.clip(4000 / len(xy), 6, 45))
     for k in np.unique(c):
         here = c == k
-        colour, marker = (GREY, "x") if k < 0 else look(int(k))
+        colour, marker = (GREY, "x") if k < 0 else cluster_style(int(k))
         across, up = xy[here].T
         drawn = ax.scatter(across, up, s=size, c=colour, marker=marker, linewidths=0.3)
         drawn.set_alpha((0.2 + 0.75 * sure[here]).tolist())
         if k >= 0:
             drawn.set_edgecolor(BLACK)
-    ax.set_xlabel(plain(axis_names[0]))
-    ax.set_ylabel(plain(axis_names[1]))
+    ax.set_xlabel(escape_label(axis_names[0]))
+    ax.set_ylabel(escape_label(axis_names[1]))
     if x.reshape(len(x), -1).shape[1] == 1:
         ax.set_yticks([])
     return ax
 
 
-def look(k: int) -> tuple[str, str]:
+def cluster_style(k: int) -> tuple[str, str]:
     """Colour and marker of cluster k: after eight colours the marker changes.
 
     Example:
-        >>> look(0), look(8)
+        >>> cluster_style(0), cluster_style(8)
         (('#0072B2', 'o'), ('#0072B2', 's'))
     """
     return PALETTE[k % len(PALETTE)], MARKERS[k // len(PALETTE) % len(MARKERS)]
 
 
-def plain(name: str, most: int = 40) -> str:
+def escape_label(name: str, most: int = 40) -> str:
     """A name as matplotlib draws it: dollars are dollars, and long names are cut.
 
     Example:
-        >>> plain("price in $")
+        >>> escape_label("price in $")
         'price in \\\\$'
     """
     name = " ".join(str(name).split())
@@ -201,7 +283,7 @@ def plain(name: str, most: int = 40) -> str:
     return name.replace("$", r"\$")
 
 
-def plane(x: np.ndarray, names: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, str]]:
+def project_2d(x: np.ndarray, names: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, str]]:
     """Coordinates (N, 2) to draw points at, and what the two axes are.
 
     Missing values are drawn at their column's mean. One column gets its rank among near values
@@ -222,8 +304,8 @@ def plane(x: np.ndarray, names: Sequence[str] = ()) -> tuple[np.ndarray, tuple[s
     variance, axes = np.linalg.eigh(z.T @ z)
     share = variance[::-1] / max(float(variance.sum()), 1e-300)
     scores = z @ axes[:, :-3:-1]
-    said = tuple(f"principal axis {i + 1} ({share[i]:.0%} of the variance)" for i in range(2))
-    return scores, (said[0], said[1])
+    names = tuple(f"principal axis {i + 1} ({share[i]:.0%} of the variance)" for i in range(2))
+    return scores, (names[0], names[1])
 
 
 def _heights(x: np.ndarray) -> np.ndarray:
@@ -279,9 +361,9 @@ def pair_plot(
                 clusters(ax, flat[:, [i, j]], labels, confidence, size=5.0)
             ax.set(xlabel="", ylabel="")
             if row == d - 1:
-                ax.set_xlabel(plain(names[i], 24))
+                ax.set_xlabel(escape_label(names[i], 24))
             if column == 0:
-                ax.set_ylabel(plain(names[j], 24))
+                ax.set_ylabel(escape_label(names[j], 24))
             ax.tick_params(labelsize=7)
             ax.spines[["top", "right"]].set_visible(False)
     return figure
@@ -305,27 +387,30 @@ def _column_histogram(ax: Axes, values: np.ndarray, labels: np.ndarray) -> None:
     good = ~np.isnan(values)
     span = (float(values[good].min()), float(values[good].max())) if good.any() else (0.0, 1.0)
     parts = [values[good & (labels == k)] for k in np.unique(labels[labels >= 0])]
-    colours = [look(int(k))[0] for k in np.unique(labels[labels >= 0])]
+    colours = [cluster_style(int(k))[0] for k in np.unique(labels[labels >= 0])]
     ax.hist(parts, 20, range=span, stacked=True, color=colours)
     ax.set_yticks([])
 
 
-def posterior_of_k(ax: Axes, k: Discrete, chosen: int | None = None) -> Axes:
+def posterior_of_k(
+    ax: Axes, values: np.ndarray, probabilities: np.ndarray, chosen: int | None = None
+) -> Axes:
     """The probability of each number of clusters; that of the estimate stands out.
 
     Args:
         ax: where to draw.
-        k: the posterior.
+        values: of K.
+        probabilities: of the values.
         chosen: the number of clusters of the point estimate.
     """
     from matplotlib.ticker import MaxNLocator
 
-    values, p = np.asarray(k.values), np.asarray(k.probabilities)
+    values, p = np.asarray(values), np.asarray(probabilities)
     colours = [BLUE if v == chosen else SKY for v in values]
     bars = ax.bar(values, p, color=colours, width=0.8)
     if len(values) <= 10:
-        said = [f"{q:.0%}" if q >= 0.005 else "" for q in p]
-        ax.bar_label(bars, said, fontsize=9, padding=2)
+        heights = [f"{q:.0%}" if q >= 0.005 else "" for q in p]
+        ax.bar_label(bars, heights, fontsize=9, padding=2)
     ax.set(xlabel="number of clusters", ylabel="probability", ylim=(0, 1.12 * float(p.max())))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if len(values) == 1:
@@ -421,5 +506,5 @@ def training_figure(log: Sequence[dict[str, Any]], title: str = "") -> Figure:
     training_curve(right, steps, variance, "permutation variance", log=True)
     for ax in figure.axes:
         ax.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(plain(title, 80), fontsize=11)
+    figure.suptitle(escape_label(title, 80), fontsize=11)
     return figure

@@ -11,6 +11,7 @@ import base64
 import io
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from html import escape
@@ -18,16 +19,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ncp.clustering.cluster import Clustering
 from ncp.output import plots
-from ncp.output.words import percent
-from ncp.summary.summary import merge_rows, similarity
+from ncp.output.words import chance, count, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LARGEST_MATRIX = 1000  # points of the similarity matrix that is drawn
+__all__ = ["ReportData", "report"]
+
 N_PARTITIONS = 5
 N_DOUBTFUL = 10
 MOST_LISTED = 12  # clusters and columns listed in tables
@@ -79,52 +79,103 @@ pre { overflow-x: auto; background: #f5f7f9; padding: .75rem; border-radius: 6px
 """
 
 
-def report(clustering: Clustering, title: str = "Clusters") -> str:
-    """The report as HTML.
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """What a report is made of: plain values.
 
-    Args:
-        clustering: What to report.
+    Attributes:
         title: Its heading, usually the name of the data.
+        model_name: Of the model that clustered them.
+        table: The data, `(N, P)` (or images, `(N, H, W)`).
+        columns: Names of the columns, `(P,)`.
+        labels: The best single partition, `(N,)`; -1 for rows that were left out.
+        confidence: Of each row in its cluster, `(N,)`; NaN for label -1.
+        samples: Posterior samples of equal weight, `(S, N)`; -1 for rows that were left out.
+        shown: The rows that the similarity matrix is of, `(n,)`.
+        similarity: Probability that two of them share a cluster, `(n, n)`.
+        k: Numbers of clusters, ascending, and their probabilities.
+        n_draws: How many independent draws the samples are worth.
+        sentences: What was found.
+        trust: How far to trust it.
+        notes: What was done to the data.
+        warnings: What looks unlike the data that the model was trained on.
+        about: How the result was made.
     """
+
+    title: str
+    model_name: str
+    table: np.ndarray
+    columns: tuple[str, ...]
+    labels: np.ndarray
+    confidence: np.ndarray
+    samples: np.ndarray
+    shown: np.ndarray
+    similarity: np.ndarray
+    k: tuple[np.ndarray, np.ndarray]
+    n_draws: float
+    sentences: tuple[str, ...]
+    trust: tuple[str, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    about: str
+
+    @property
+    def n_points(self) -> int:
+        """The number of rows N."""
+        return len(self.labels)
+
+    @property
+    def n_clusters(self) -> int:
+        """The number of clusters of the best single partition."""
+        return int(self.labels.max()) + 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Of its clusters."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=self.n_clusters)
+
+
+def report(data: ReportData) -> str:
+    """The report as HTML."""
     sections = [
-        _grid(_data_section(clustering), _k_section(clustering)),
-        _grid(_similarity_section(clustering), _diagnostics_section(clustering)),
-        _clusters_section(clustering),
-        _pairs_section(clustering),
-        _partitions_section(clustering),
-        _doubtful_section(clustering),
-        _about_section(clustering),
+        _grid(_data_section(data), _k_section(data)),
+        _grid(_similarity_section(data), _trust_section(data)),
+        _clusters_section(data),
+        _pairs_section(data),
+        _partitions_section(data),
+        _doubtful_section(data),
+        _about_section(data),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"{_head(clustering, title)}\n{''.join(sections)}</main>\n</body>\n</html>\n"
+        f"<title>{escape(data.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"{_head(data)}\n{''.join(sections)}</main>\n</body>\n</html>\n"
     )
 
 
 # -- pieces ----------------------------------------------------------------------------------------
 
 
-def _head(c: Clustering, title: str) -> str:
-    k = c.summary.n_clusters
-    chance = float(k.probabilities[k.values == c.n_clusters].sum())
-    low, high = k.interval(0.95)
+def _head(c: ReportData) -> str:
+    values, p = c.k
+    low, high = values[np.searchsorted(p.cumsum(), [0.025, 0.975]).clip(max=len(p) - 1)]
     between = f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
+    likely = chance(float(p[values == c.n_clusters].sum()), c.n_draws)
     facts = [
-        (str(c.n_clusters), f"clusters in the best partition ({percent(chance)} for this number)"),
+        (str(c.n_clusters), f"in the best partition ({likely} for this number)"),
         (between, "clusters with 95% probability"),
         (percent(float(np.nanmean(c.confidence))), "mean confidence of a row in its cluster"),
-        (f"{c.n_points:,}", f"rows, {int(np.prod(c.table.shape[1:])):,} columns"),
+        (f"{c.n_points:,}", f"rows, {count(int(np.prod(c.table.shape[1:])), 'column')}"),
     ]
     boxes = "".join(f'<div class="fact"><b>{escape(b)}</b>{escape(t)}</div>' for b, t in facts)
     warning = "".join(f'<p class="warning">{escape(text)}</p>' for text in c.warnings)
     return (
-        f"<h1>{escape(title)}</h1>\n"
+        f"<h1>{escape(c.title)}</h1>\n"
         f'<p class="soft">Bayesian clustering with the model {escape(c.model_name)}, '
-        f"{c.posterior.n_samples:,} posterior samples.</p>\n"
+        f"{len(c.samples):,} posterior samples.</p>\n"
         f'{warning}<div class="facts">{boxes}</div>\n'
     )
 
@@ -161,7 +212,7 @@ def _drawn(draw: Callable[[Axes], object], width: float = 5.2, height: float = 4
     return figure
 
 
-def _data_section(c: Clustering) -> str:
+def _data_section(c: ReportData) -> str:
     figure = _drawn(lambda ax: plots.clusters(ax, c.table, c.labels, c.confidence, c.columns))
     shown = min(c.n_points, plots.MOST_POINTS)
     some = f" A random {shown:,} rows are drawn." if shown < c.n_points else ""
@@ -176,9 +227,9 @@ def _data_section(c: Clustering) -> str:
     )
 
 
-def _k_section(c: Clustering) -> str:
-    figure = _drawn(lambda ax: plots.posterior_of_k(ax, c.summary.n_clusters, c.n_clusters))
-    words = "".join(f"<p>{escape(text)}</p>" for text in c.words())
+def _k_section(c: ReportData) -> str:
+    figure = _drawn(lambda ax: plots.posterior_of_k(ax, *c.k, c.n_clusters))
+    words = "".join(f"<p>{escape(text)}</p>" for text in c.sentences)
     return _section(
         "How many clusters?",
         _picture(figure, "Bar chart of the posterior probability of each number of clusters"),
@@ -186,7 +237,7 @@ def _k_section(c: Clustering) -> str:
     )
 
 
-def _pairs_section(c: Clustering) -> str:
+def _pairs_section(c: ReportData) -> str:
     width = int(np.prod(c.table.shape[1:]))
     if width < 3 or c.table.ndim > 2:
         return ""
@@ -201,13 +252,10 @@ def _pairs_section(c: Clustering) -> str:
     )
 
 
-def _similarity_section(c: Clustering) -> str:
-    labels, n = c.summary.estimate.labels, c.posterior.n_points
-    shown = np.arange(n)
-    if n > LARGEST_MATRIX:
-        shown = np.sort(np.random.default_rng(0).choice(n, LARGEST_MATRIX, replace=False))
-    matrix = similarity(c.posterior.labels[:, shown], c.posterior.weights)
-    figure = _drawn(lambda ax: plots.similarity_matrix(ax, matrix, labels[shown]), height=4.4)
+def _similarity_section(c: ReportData) -> str:
+    shown, matrix = c.shown, c.similarity
+    labels = c.labels[shown]
+    figure = _drawn(lambda ax: plots.similarity_matrix(ax, matrix, labels), height=4.4)
     some = f" A random {len(shown):,} of {c.n_points:,} rows." if len(shown) < c.n_points else ""
     return _section(
         "Who belongs together?",
@@ -220,12 +268,12 @@ def _similarity_section(c: Clustering) -> str:
     )
 
 
-def _clusters_section(c: Clustering) -> str:
+def _clusters_section(c: ReportData) -> str:
     order = np.argsort(-c.sizes, kind="stable")[:MOST_LISTED]
     rows = []
     for k in order:
         here = c.labels == k
-        colour = plots.look(int(k))[0]
+        colour = plots.cluster_style(int(k))[0]
         centre = [_number(np.nanmean(column)) if not np.isnan(column).all() else ""
                   for column in _columns(c, here)]  # fmt: skip
         dot = f'<span class="dot" style="background:{colour}"></span>{k}'
@@ -234,36 +282,36 @@ def _clusters_section(c: Clustering) -> str:
     more = c.n_clusters - len(order)
     note = f'<p class="soft">And {more} smaller clusters.</p>' if more > 0 else ""
     names = [escape(name) for name in c.columns[:MOST_LISTED]] if c.table.ndim == 2 else []
-    said = '<p class="soft">Clusters by size, with the mean of each column.</p>'
+    how = '<p class="soft">Clusters by size, with the mean of each column.</p>'
     return _section(
-        "The clusters", said, _table(["cluster", "rows", "confidence", *names], rows), note
+        "The clusters", how, _table(["cluster", "rows", "confidence", *names], rows), note
     )
 
 
-def _columns(c: Clustering, here: np.ndarray) -> list[np.ndarray]:
+def _columns(c: ReportData, here: np.ndarray) -> list[np.ndarray]:
     return list(c.table[here].T[:MOST_LISTED]) if c.table.ndim == 2 else []
 
 
-def _partitions_section(c: Clustering) -> str:
-    rows, weights = merge_rows(c.posterior.labels, c.posterior.weights)
-    table = c.table[c.index]
+def _partitions_section(c: ReportData) -> str:
+    usable = np.flatnonzero(c.labels >= 0)
+    rows, counts = np.unique(c.samples[:, usable], axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    rows, weights = rows[order], counts[order] / len(c.samples)
     pictures = []
     for labels, weight in zip(rows[:N_PARTITIONS], weights, strict=False):
-        matched = _match(labels, c.summary.estimate.labels)
-        figure = _drawn(partial(_thumbnail, table=table, labels=matched), 2.6, 2.2)
-        n = int(labels.max()) + 1
-        caption = f"{percent(float(weight))}, {n} cluster{'s' if n > 1 else ''}"
+        matched = _match(labels, c.labels[usable])
+        figure = _drawn(partial(_thumbnail, table=c.table[usable], labels=matched), 2.6, 2.2)
+        caption = f"{percent(float(weight))}, {count(len(np.unique(labels)), 'cluster')}"
         pictures.append(_picture(figure, f"A partition with probability {caption}", caption))
     total = percent(float(weights[:N_PARTITIONS].sum()))
-    many = len(rows)
-    said = (
-        f"The samples hold {many:,} different partition{'s' if many > 1 else ''}; the most "
+    how = (
+        f"The samples hold {count(len(rows), 'different partition')}; the most "
         f"probable {len(pictures)} have {total} of the probability. When each is improbable, they "
         "differ in a few doubtful rows: the numbers above say more than any single one."
     )
     return _section(
         "The most probable partitions",
-        f'<p class="soft">{said}</p><div class="few">{"".join(pictures)}</div>',
+        f'<p class="soft">{how}</p><div class="few">{"".join(pictures)}</div>',
     )
 
 
@@ -285,7 +333,7 @@ def _match(labels: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return np.asarray(names[labels])
 
 
-def _doubtful_section(c: Clustering) -> str:
+def _doubtful_section(c: ReportData) -> str:
     usable = np.flatnonzero(c.labels >= 0)
     order = usable[np.argsort(c.confidence[usable], kind="stable")][:N_DOUBTFUL]
     rows = []
@@ -302,35 +350,16 @@ def _doubtful_section(c: Clustering) -> str:
     )
 
 
-def _diagnostics_section(c: Clustering) -> str:
-    ball = c.summary.ball
-    said = [
-        c.trust(),
-        f"Of the probability, {percent(ball.mass)} lies within a variation of information of "
-        f"{ball.radius:.2f} bits of the best partition; those partitions have "
-        f"{int(ball.upper[0].max()) + 1} to {int(ball.lower[0].max()) + 1} clusters."
-        if ball.loss == "vi"
-        else f"Of the probability, {percent(ball.mass)} lies within a distance of "
-        f"{ball.radius:.3f} ({ball.loss}) of the best partition.",
-        *c.notes,
-        *(f"Warning: {text}" for text in c.warnings),
-    ]
-    return _section("Can this be trusted?", *(f"<p>{escape(text)}</p>" for text in said))
+def _trust_section(c: ReportData) -> str:
+    sentences = [*c.trust, *c.notes, *(f"Warning: {text}" for text in c.warnings)]
+    return _section("Can this be trusted?", *(f"<p>{escape(text)}</p>" for text in sentences))
 
 
-def _about_section(c: Clustering) -> str:
-    from ncp import __version__
-
-    s = c.settings
-    seed = "none" if s.seed is None else str(s.seed)
+def _about_section(c: ReportData) -> str:
     made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    how = (
-        f"ncp {__version__}, model {c.model_name}, {s.n_samples} samples in {s.orders} orders, "
-        f"estimate {c.summary.estimate.loss}, seed {seed}, {c.seconds:.1f} s; {made}."
-    )
     return _section(
         "How this was made, and how to cite it",
-        f"<p>{escape(how)}</p>",
+        f"<p>{escape(c.about)}; {made}.</p>",
         "<p>Partitions were sampled by a neural clustering process, a network trained to invert "
         "a mixture model:</p>",
         f"<pre>{escape(CITATION)}</pre>",

@@ -1,32 +1,49 @@
-"""Sentences for people: the one place where numbers become words."""
+"""Sentences for people: the one place where numbers become words.
+
+A probability estimated by the share of n draws has a Monte Carlo error of sqrt(p (1 - p) / n).
+`chance` says it, or, where all draws agree, the bound 3 / n that holds with 95% confidence; so no
+digit is printed that the draws do not support.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from ncp.summary.summary import Summary
+__all__ = [
+    "NOTHING_VARIES",
+    "NO_DENSITY",
+    "NO_WEIGHTS",
+    "PIXELS_DIVIDED",
+    "ball_sentence",
+    "best_partition",
+    "chance",
+    "count",
+    "how_sure",
+    "in_words",
+    "left_out_sentence",
+    "number_of_clusters",
+    "percent",
+    "pixel_sentence",
+    "range_sentence",
+    "size_sentence",
+    "spread_sentence",
+    "subset_sentence",
+    "tail_in_words",
+    "units_sentence",
+    "weights_sentence",
+]
 
-__all__ = ["in_words", "percent", "tail_in_words"]
+MOST_SIZES = 12  # clusters whose sizes are listed
 
 
-def in_words(summary: Summary) -> list[str]:
-    """Sentences about K, the sizes of the estimate's clusters and how sure the points are."""
-    k = summary.n_clusters
-    likely = np.argsort(-k.probabilities, kind="stable")[:4]
-    shown = [i for i in likely if k.probabilities[i] >= 0.005]
-    chances = ", ".join(f"{k.values[i]:.0f} ({percent(k.probabilities[i])})" for i in shown)
-    sizes = np.sort(summary.estimate.sizes)[::-1]
-    listed = ", ".join(str(n) for n in sizes[:12]) + (", ..." if len(sizes) > 12 else "")
-    sure = summary.confidence
-    doubtful = int((sure < 0.9).sum())
-    n = len(sizes)
-    return [
-        f"Number of clusters, with its probability: {chances}.",
-        f"Best single partition: {n} cluster{'s' if n > 1 else ''} of {listed} points.",
-        f"Confidence: {percent(sure.mean())} on average; {doubtful} of {len(sure)} points are "
-        f"less than 90% sure of their cluster, the least sure is point {sure.argmin()} "
-        f"({percent(sure.min())}).",
-    ]
+def count(n: int, noun: str) -> str:
+    """So many of something, in the singular or plural.
+
+    Example:
+        >>> count(1, "row"), count(2000, "row")
+        ('1 row', '2,000 rows')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def percent(probability: float) -> str:
@@ -43,6 +60,118 @@ def percent(probability: float) -> str:
     return f"{probability:.0%}"
 
 
+def chance(probability: float, n_draws: float) -> str:
+    """The share of draws for which something holds, with its standard error in points.
+
+    Example:
+        >>> chance(0.42, 50.0), chance(0.42, 1e6), chance(1.0, 50.0), chance(0.0, 400.0)
+        ('42 ± 7%', '42%', 'over 94%', 'under 1%')
+    """
+    n = max(n_draws, 1.0)
+    error = float(np.sqrt(max(probability * (1.0 - probability), 0.0) / n))
+    bound = min(3.0 / n, 0.5)
+    if min(probability, 1.0 - probability) < 0.5 / n:
+        points = max(1, round(100 * bound))
+        return f"over {100 - points}%" if probability > 0.5 else f"under {points}%"
+    if error < 0.005:
+        return percent(probability)
+    return f"{100 * probability:.0f} ± {100 * error:.0f}%"
+
+
+def in_words(
+    k: tuple[np.ndarray, np.ndarray],
+    sizes: np.ndarray,
+    confidence: np.ndarray,
+    n_draws: float,
+    noun: str = "point",
+) -> list[str]:
+    """What samples of a partition say: the best partition, K, and how sure the points are.
+
+    Args:
+        k: values of the number of clusters and their probabilities.
+        sizes: of the clusters of the point estimate.
+        confidence: of each point in its cluster.
+        n_draws: how many independent draws the samples are worth.
+        noun: what a point is.
+    """
+    return [
+        best_partition(sizes, noun),
+        number_of_clusters(*k, len(sizes), n_draws),
+        how_sure(confidence, noun),
+    ]
+
+
+def best_partition(sizes: np.ndarray, noun: str = "point") -> str:
+    """The number of clusters of the estimate and their sizes.
+
+    Example:
+        >>> best_partition(np.array([3, 50]), "row")
+        'Best single partition: 2 clusters of 50, 3 rows.'
+        >>> best_partition(np.array([1]))
+        'Best single partition: 1 cluster of 1 point.'
+    """
+    ordered = np.sort(sizes)[::-1]
+    listed = ", ".join(f"{n:,}" for n in ordered[:MOST_SIZES])
+    listed += ", ..." if len(ordered) > MOST_SIZES else ""
+    things = noun if len(ordered) == 1 and ordered[0] == 1 else f"{noun}s"
+    return f"Best single partition: {count(len(ordered), 'cluster')} of {listed} {things}."
+
+
+def number_of_clusters(
+    values: np.ndarray, probabilities: np.ndarray, chosen: int, n_draws: float
+) -> str:
+    """The posterior of K, and why the best partition may have another number than its mode."""
+    likely = np.argsort(-probabilities, kind="stable")[:4]
+    shown = [i for i in likely if probabilities[i] >= 0.005]
+    listed = ", ".join(f"{values[i]:.0f} ({chance(probabilities[i], n_draws)})" for i in shown)
+    sentence = f"Number of clusters, with its probability: {listed}."
+    if int(values[likely[0]]) == chosen:
+        return sentence
+    return (
+        f"{sentence} The best partition has {chosen}, because it is the nearest to all samples: "
+        "they differ in small or doubtful clusters."
+    )
+
+
+def how_sure(confidence: np.ndarray, noun: str = "point") -> str:
+    """Mean confidence, and how many are in doubt."""
+    n, doubtful = len(confidence), int((confidence < 0.9).sum())
+    are = "is" if doubtful == 1 else "are"
+    return (
+        f"Confidence: {percent(float(confidence.mean()))} on average; {doubtful:,} of "
+        f"{count(n, noun)} {are} less than 90% sure of their cluster."
+    )
+
+
+def ball_sentence(mass: float, radius: float, loss: str, fewest_and_most: tuple[int, int]) -> str:
+    """What the credible ball around the best partition says."""
+    if loss != "vi":
+        return (
+            f"Of the probability, {percent(mass)} lies within a distance of {radius:.3f} ({loss}) "
+            "of the best partition."
+        )
+    low, high = fewest_and_most
+    return (
+        f"Of the probability, {percent(mass)} lies within a variation of information of "
+        f"{radius:.2f} bits of the best partition; those partitions have {low} to {high} clusters."
+    )
+
+
+def weights_sentence(verdict: str, ess: float, n_samples: int, k_hat: float) -> str:
+    """How far importance weights can be trusted."""
+    return (
+        f"Importance weights are {verdict}: the samples are worth {ess:.0f} of {n_samples} "
+        f"(ESS {ess / n_samples:.0%}), and {tail_in_words(k_hat)}."
+    )
+
+
+NO_WEIGHTS = "The samples are the network's own: importance weights were not used."
+NO_DENSITY = (
+    "The samples are the network's own: its training prior has no density to check them "
+    "against. `ncp check` measures how well they are calibrated on such data."
+)
+
+
 def tail_in_words(k_hat: float) -> str:
     """What k-hat, the shape of the weights' Pareto tail, means."""
     if k_hat == -np.inf:
@@ -51,3 +180,70 @@ def tail_in_words(k_hat: float) -> str:
         return "too few large weights to judge their tail (k-hat inf)"
     kind = "light" if k_hat < 0.5 else "heavy, yet usable" if k_hat < 0.7 else "too heavy"
     return f"their tail is {kind} (k-hat {k_hat:.2f})"
+
+
+# -- data unlike those a model was trained on ------------------------------------------------------
+
+
+def size_sentence(n: int, low: int, high: int) -> str:
+    """What it means that a model sees fewer or more points than it was trained on."""
+    if n < low:
+        return f"The model was trained on {low} or more points; with {n} it mostly guesses."
+    return (
+        f"The model was trained on {low} to {high} points and sees {n} at once: its probabilities "
+        f"may be off. With max_points {high} it clusters a random {high} and assigns the others."
+    )
+
+
+NOTHING_VARIES = "No column varies, so there is nothing to tell rows apart by."
+PIXELS_DIVIDED = "Pixels were divided by 255."
+UNITS = "set noise_sd to the spread of one cluster in your units"
+
+
+def range_sentence(far: float, reach: float) -> str:
+    """Points lie farther out than in training."""
+    return (
+        f"Points lie as far as {far:.3g} from the centre of the prior; in training 99.9% of "
+        f"the data sets stayed within {reach:.3g}: {UNITS}."
+    )
+
+
+def spread_sentence(sd: float, least: float) -> str:
+    """All points lie closer together than in training."""
+    return (
+        f"The data spread over only {sd:.3g}, in training rarely less than {least:.3g}, so "
+        f"all points will look like one cluster: {UNITS}."
+    )
+
+
+def pixel_sentence(least: float, most: float) -> str:
+    """Pixels outside of their range."""
+    return f"Pixels range from {least:.3g} to {most:.3g}; the model expects 0 to 1."
+
+
+# -- what was done ---------------------------------------------------------------------------------
+
+
+def left_out_sentence(n: int) -> str:
+    """Rows with missing values.
+
+    Example:
+        >>> left_out_sentence(1)
+        '1 row with missing values was left out.'
+    """
+    return f"{count(n, 'row')} with missing values {'was' if n == 1 else 'were'} left out."
+
+
+def subset_sentence(n: int, total: int) -> str:
+    """A large table of which a part was clustered."""
+    return (
+        f"A random {n:,} of {total:,} rows were clustered; the others were assigned to their "
+        "clusters."
+    )
+
+
+def units_sentence(factor: float) -> str:
+    """The data were scaled."""
+    return (
+        f"The data were centred and multiplied by {factor:.4g} to bring them to the model's units."
+    )

@@ -1,0 +1,390 @@
+"""From a table to what a network sees: settings, a model's units, and what looks odd.
+
+A model sees numbers in its own units. The tabular model brings any table there by its stored
+transform; the others take x' = location + factor (x - centre) with a factor that the caller
+chooses, or x as it is. Of a table with more than `max_points` rows a random subset is prepared.
+What was done, and what looks unlike the training data, is said in words.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from ncp.generative.tables import FittedTransform, TabularMixture
+from ncp.model import NCP
+from ncp.network.pretrained import DEFAULT
+from ncp.output.words import (
+    NOTHING_VARIES,
+    PIXELS_DIVIDED,
+    count,
+    left_out_sentence,
+    pixel_sentence,
+    range_sentence,
+    size_sentence,
+    spread_sentence,
+    subset_sentence,
+    units_sentence,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = [
+    "Preparation",
+    "Prepared",
+    "Range",
+    "Settings",
+    "Units",
+    "as_rows",
+    "check_shape",
+    "column_names",
+    "find_columns",
+    "prepare",
+]
+
+Range = tuple[float, float]
+
+LARGEST_VALUE = 1e50  # powers and sums of which do not overflow
+SMALLEST_LIMIT = 1000  # rows that are always clustered at once
+ESTIMATES = ("auto", "vi", "binder", "pear", "map")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a table is clustered. What is left out is chosen for the model (`for_model`).
+
+    Args:
+        n_samples: Posterior samples; by default 1,000, for `tabular` 50.
+        orders: Random orders of the points that they are spread over, or `"each"`; by default 8,
+            for `tabular` 10.
+        estimate: The point estimate: `"vi"`, `"binder"`, `"pear"` or `"map"` (see
+            `ncp.summary.summary.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
+        reweight: Importance weights: `True`, `False`, or `"auto"`: where the model has a joint
+            density, unless the weights are not to be trusted.
+        max_clusters: The most clusters that the point estimate may have.
+        max_points: Rows clustered at once; of larger tables a random subset of so many. By
+            default twice what the model was trained on, at least 1,000; for `tabular` what it was
+            trained on.
+        scale: Multiply the (centred) data by this number.
+        noise_sd: Spread of one cluster in the data's units; the data are multiplied by the number
+            that makes it the model's.
+        seed: Makes the result reproducible.
+    """
+
+    n_samples: int | None = None
+    orders: int | str | None = None
+    estimate: str = "auto"
+    reweight: bool | str = "auto"
+    max_clusters: int | None = None
+    max_points: int | None = None
+    scale: float | None = None
+    noise_sd: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.estimate not in ESTIMATES:
+            raise ValueError(f"Expected estimate among {ESTIMATES} but got {self.estimate!r}")
+        if self.reweight not in (True, False, "auto"):
+            raise ValueError(f"Expected reweight True, False or 'auto' but got {self.reweight!r}")
+        if not isinstance(self.reweight, str):
+            object.__setattr__(self, "reweight", bool(self.reweight))
+        for name, least in (("n_samples", 1), ("max_clusters", 1), ("max_points", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise ValueError(f"Expected an integer {name} >= {least} but got {value!r}")
+            object.__setattr__(self, name, int(value))
+        for name in ("scale", "noise_sd"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not isinstance(value, Real) or not 0 < float(value) < np.inf:
+                raise ValueError(f"Expected a number {name} > 0 but got {value!r}")
+            object.__setattr__(self, name, float(value))
+        if self.scale is not None and self.noise_sd is not None:
+            raise ValueError("Expected scale or noise_sd but got both")
+
+    def for_model(self, model: NCP) -> Settings:
+        """With nothing left open. Tables are unsure in many ways: many orders, few samples each."""
+        is_table = isinstance(model.mixture, TabularMixture)
+        largest = 0 if model.mixture is None else model.mixture.sizes[1]
+        chosen: dict[str, Any] = {
+            "n_samples": 50 if is_table else 1000,
+            "orders": 10 if is_table else 8,
+            "estimate": "pear" if is_table else "vi",
+            "max_points": largest if is_table else max(SMALLEST_LIMIT, 2 * largest),
+        }
+        left_open = {k: v for k, v in chosen.items() if getattr(self, k) in (None, "auto")}
+        return replace(self, **left_open)
+
+
+@runtime_checkable
+class Preparation(Protocol):
+    """Brings further rows to where the fitted rows are."""
+
+    def apply(self, x: Any, /) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Units:
+    """x' = location + factor (x - centre), in the shape the model takes."""
+
+    event_shape: tuple[int, ...]
+    centre: Float64[np.ndarray, "*event"] | float = 0.0
+    location: Float64[np.ndarray, "*event"] | float = 0.0
+    factor: float = 1.0
+
+    def apply(self, x: Any, /) -> np.ndarray:
+        rows: np.ndarray = np.asarray(x, dtype=np.float64).reshape(len(x), *self.event_shape)
+        if self.factor == 1.0 and np.all(np.asarray(self.centre) == self.location):
+            return rows
+        return np.asarray(self.location + self.factor * (rows - self.centre))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows in a model's units.
+
+    Attributes:
+        table: The table as floats, `(N, P)` or `(N, *event_shape)`.
+        features: What the network sees, `(n, *event_shape)`.
+        index: Which rows of the table they are, `(n,)`.
+        usable: Which rows of the table have all the values they need, `(N,)`.
+        preparation: For further rows.
+        notes: What was done.
+        warnings: What looks unlike the data the model was trained on, and what to do about it.
+    """
+
+    table: np.ndarray
+    features: np.ndarray
+    index: Int64[np.ndarray, " n"]
+    usable: np.ndarray
+    preparation: Preparation
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether usable rows were left out because there are so many."""
+        return len(self.index) < int(self.usable.sum())
+
+
+def as_rows(x: Any) -> np.ndarray:
+    """A table of floats, rows first, with NaN for missing; a vector is one column."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(x, pandas.DataFrame | pandas.Series):
+        x = _frame_rows(x if isinstance(x, pandas.DataFrame) else x.to_frame())
+    elif hasattr(x, "detach"):  # a tensor
+        x = x.detach().cpu()
+    try:
+        if np.asarray(x).dtype.kind in "cmM":
+            raise ValueError(f"dtype {np.asarray(x).dtype}")
+        rows = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"Expected a table of numbers but got {error}") from None
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim < 2 or 0 in rows.shape:
+        raise ValueError(f"Expected a table with rows and columns but got shape {rows.shape}")
+    largest = np.fmax.reduce(np.abs(rows), axis=None)
+    if largest > LARGEST_VALUE:
+        shown = "infinity" if np.isinf(largest) else f"{largest:.3g}; use a larger unit"
+        raise ValueError(f"Expected finite or missing values below {LARGEST_VALUE} but got {shown}")
+    return rows
+
+
+def _frame_rows(frame: DataFrame) -> Float64[np.ndarray, "N P"]:
+    """The columns of a data frame, each in its own way, as some have a type of their own."""
+    rows = np.empty(frame.shape)
+    for i, name in enumerate(frame.columns):
+        column = frame.iloc[:, i]
+        try:
+            if column.dtype.kind in "cmM" or str(column.dtype) == "category":
+                raise TypeError
+            rows[:, i] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"Expected a table of numbers but column {name!r} is of type {column.dtype}; "
+                "drop or encode it"
+            ) from None
+    return rows
+
+
+def prepare(
+    model: NCP, x: Any, settings: Settings | None = None, ranges: dict[int, Range] | None = None
+) -> Prepared:
+    """Bring a table to the model's units, or a random subset of it if it is large.
+
+    Args:
+        model: A trained network.
+        x: The table, `(N, P)` (or `(N, *event_shape)`), NaN for missing.
+        settings: `max_points`, `scale`, `noise_sd` and `seed` matter here.
+        ranges: Remembers, from table to table, what the model's training data look like.
+    """
+    settings = settings or Settings()
+    rows = as_rows(x)
+    tabular = isinstance(model.mixture, TabularMixture)
+    usable = np.ones(len(rows), dtype=bool)
+    notes: list[str] = []
+    if not tabular:
+        check_shape(model, rows)
+        usable = ~np.isnan(rows).reshape(len(rows), -1).any(1)
+        if not usable.any():
+            raise ValueError("Expected a row without missing values but every row has one")
+        if not usable.all():
+            notes.append(left_out_sentence(int((~usable).sum())))
+    index = np.flatnonzero(usable)
+    limit = settings.for_model(model).max_points
+    assert limit is not None
+    if len(index) > limit:
+        rng = np.random.default_rng(settings.seed)
+        index = np.sort(rng.choice(index, limit, replace=False))
+        notes.append(subset_sentence(limit, int(usable.sum())))
+    if tabular:
+        return _prepare_table(model, rows, index, usable, notes, settings)
+    units, sentences = _units(model, rows[index], settings)
+    features = units.apply(rows[index])
+    warnings = _warnings(model, features, {} if ranges is None else ranges)
+    return Prepared(rows, features, index, usable, units, (*notes, *sentences), warnings)
+
+
+def _prepare_table(
+    model: NCP,
+    table: np.ndarray,
+    index: np.ndarray,
+    usable: np.ndarray,
+    notes: list[str],
+    settings: Settings,
+) -> Prepared:
+    assert isinstance(model.mixture, TabularMixture)
+    if settings.scale is not None or settings.noise_sd is not None:
+        raise ValueError(
+            "Expected no scale or noise_sd, since the tabular model standardises columns itself"
+        )
+    rows = table.reshape(len(table), -1)
+    if np.isnan(rows).all():
+        raise ValueError("Expected a table with values but every cell is missing")
+    fitted: FittedTransform = model.mixture.transform.fit(rows[index])
+    if not fitted.rows.all():
+        usable = usable & ~np.isnan(rows).any(1)
+    index = index[fitted.rows]
+    warnings = []
+    if fitted.axes.shape[1] == 0:
+        warnings.append(NOTHING_VARIES)
+    elif len(index) >= 3:
+        odd = model.mixture.unusualness(fitted)
+        notes.append(odd.words) if odd.p_value > 0.05 else warnings.append(odd.words)
+    words = fitted.words[:1].upper() + fitted.words[1:]
+    warnings += _size_warning(model, len(index))
+    notes = [*notes, words]
+    features = fitted.features
+    return Prepared(table, features, index, usable, fitted, tuple(notes), tuple(warnings))
+
+
+def check_shape(model: NCP, rows: np.ndarray) -> None:
+    event = model.config.event_shape
+    width = int(np.prod(event))
+    if int(np.prod(rows.shape[1:])) != width or (rows.ndim > 2 and rows.shape[1:] != event):
+        wanted = count(width, "column")
+        wanted = wanted if len(event) == 1 else f"{' x '.join(map(str, event))} values a row"
+        got = " x ".join(str(size) for size in rows.shape[1:])
+        raise ValueError(
+            f"Expected {wanted} for this model but got {got}; choose columns, or take the model "
+            f"{DEFAULT!r}, which takes any number of columns"
+        )
+
+
+def _units(model: NCP, rows: np.ndarray, settings: Settings) -> tuple[Units, list[str]]:
+    event = model.config.event_shape
+    factor = settings.scale
+    if settings.noise_sd is not None:
+        factor = _noise_sd(model) / settings.noise_sd
+    if factor is None:
+        if len(event) > 1 and rows.min() >= 0 and 1.5 < rows.max() <= 255:
+            return Units(event, factor=1 / 255), [PIXELS_DIVIDED]
+        return Units(event), []
+    points = rows.reshape(len(rows), *event)
+    location = np.broadcast_to(model.location.double().cpu().numpy(), event)
+    centre = points.mean(0)
+    return Units(event, centre, location, factor), [units_sentence(factor)]
+
+
+def _noise_sd(model: NCP) -> float:
+    likelihood = None if model.mixture is None else model.mixture.likelihood
+    for name in ("noise_sd", "noise_scale"):
+        if hasattr(likelihood, name):
+            return float(getattr(likelihood, name))
+    raise ValueError("Expected a model with a known noise_sd but this one has none; use scale")
+
+
+def _size_warning(model: NCP, n: int) -> list[str]:
+    if model.mixture is None or model.mixture.sizes[0] <= n <= model.mixture.sizes[1]:
+        return []
+    return [size_sentence(n, *model.mixture.sizes)]
+
+
+def _warnings(model: NCP, features: np.ndarray, ranges: dict[int, Range]) -> tuple[str, ...]:
+    """How the data compare with data sets drawn from the mixture the model was trained on."""
+    sentences = _size_warning(model, len(features))
+    if model.mixture is None:
+        return tuple(sentences)
+    if len(model.config.event_shape) > 1:
+        least, most = float(features.min()), float(features.max())
+        odd = least < 0.0 or most > 1.0
+        return (*sentences, *([pixel_sentence(least, most)] if odd else []))
+    low, high = model.mixture.sizes
+    size = min(max(len(features), low), high)
+    try:
+        if size not in ranges:
+            ranges[size] = _training_range(model, size)
+    except ValueError:  # a mixture that cannot be sampled here
+        return tuple(sentences)
+    reach, spread = ranges[size]
+    location = model.location.double().cpu().numpy()
+    far = float(np.abs(features - location).max())
+    sd = float(features.std(0).max())
+    if far > 1.1 * reach:
+        sentences.append(range_sentence(far, reach))
+    elif len(features) > 4 and sd < spread:
+        sentences.append(spread_sentence(sd, spread))
+    return tuple(sentences)
+
+
+def _training_range(model: NCP, size: int) -> Range:
+    """Reach that 99.9% of training data sets stay in, and spread that 99.9% of them exceed."""
+    import torch
+
+    mixture = model.mixture
+    assert mixture is not None
+    x = mixture.sample(1000, size, generator=torch.Generator().manual_seed(0)).x.double()
+    reach = (x - model.location.double().cpu()).abs().flatten(1).amax(1)
+    spread = x.std(1, correction=0).flatten(1).amax(1)
+    return float(reach.quantile(0.999)), float(spread.quantile(0.001))
+
+
+def column_names(x: Any, table: np.ndarray) -> tuple[str, ...]:
+    names = getattr(x, "columns", None)
+    if names is not None:
+        return tuple(str(name) for name in names)
+    width = int(np.prod(table.shape[1:]))
+    return tuple(f"column {i + 1}" for i in range(width))
+
+
+def find_columns(names: tuple[str, ...], wanted: tuple[str, ...]) -> list[int]:
+    """Where the wanted columns are among the names."""
+    if names == wanted:
+        return list(range(len(names)))
+    if sorted(names) != sorted(wanted) or len(set(names)) < len(names):
+        differ = [name for name in names if name not in wanted]
+        missing = [name for name in wanted if name not in names]
+        raise ValueError(
+            f"Expected the columns of the clustered table, each once, but {missing[:5]} are "
+            f"missing and {differ[:5]} are unknown"
+        )
+    return [names.index(name) for name in wanted]
