@@ -25,7 +25,8 @@ from _turns import Spread, lost
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
-from ncp.inference.mcmc.gibbs import Chains, gibbs, neal8
+from ncp.inference.mcmc.chains import Chains
+from ncp.inference.mcmc.gibbs import gibbs, neal8
 
 N_SWEEPS, BURN_IN, N_POINTS = 20_000, 1_000, 50
 ALPHA, PRIOR_SD, NOISE_SD = 0.7, 10.0, 1.0

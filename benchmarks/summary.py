@@ -14,7 +14,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ncp.summary.summary import credible_ball, point_estimate, similarity
+from ncp.summary.ball import credible_ball
+from ncp.summary.estimate import point_estimate
+from ncp.summary.similarity import similarity
 
 SIZES = [(50, 1_000), (200, 1_000), (1_000, 200), (1_000, 1_000), (5_000, 200)]
 

@@ -17,7 +17,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from ncp.checks.checks import last_point_tv
+from ncp.checks.exact import last_point_tv
 from ncp.generative.mixture import Mixture
 from ncp.model import NCP, Folded, Points
 from ncp.training.data import draw, stream

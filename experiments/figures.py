@@ -29,7 +29,8 @@ from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.inference.exact import last_conditional
 from ncp.inference.importance import effective_sample_size
-from ncp.inference.mcmc.gibbs import gibbs, independence_mh
+from ncp.inference.mcmc.gibbs import gibbs
+from ncp.inference.mcmc.metropolis import independence_mh
 from ncp.model import NCP
 from ncp.network.pretrained import DIRECTORY, load
 from ncp.output.plots import PALETTE

@@ -3,7 +3,7 @@
     python experiments/rings.py [--datasets 12] [--points 60] [--samples 1000]
 
 For data sets from the prior of the model `rings-2d`, one line each and the means, of which
-`ncp check rings-2d` says some for fewer and smaller ones (`ncp.checks.comparison`); on one thread.
+`ncp check rings-2d` says some for fewer and smaller ones (`ncp.checks.chain`); on one thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from rich.progress import Progress
 
 from ncp import load
-from ncp.checks.comparison import beside_chain
+from ncp.checks.chain import compare_with_chain
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     assert model.mixture is not None
     with Progress() as bar:
         task = bar.add_task("data sets", total=options.datasets)
-        found = beside_chain(
+        found = compare_with_chain(
             model.sample_many,
             model.log_prob,
             model.mixture,

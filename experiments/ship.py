@@ -21,7 +21,7 @@ from typing import Any
 from retrain import is_finished, stages
 
 import ncp.generative.tables
-from ncp.checks.checks import run_checks
+from ncp.checks.runner import run_checks
 from ncp.cli import attach_arrays, check_plan
 from ncp.files import write_atomically
 from ncp.network.checkpoint import Checkpoint, read, write

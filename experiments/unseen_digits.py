@@ -26,7 +26,7 @@ from ncp.generative.priors import CRP
 from ncp.model import NCP
 from ncp.network.checkpoint import load_model
 from ncp.network.pretrained import load
-from ncp.summary.summary import point_estimate
+from ncp.summary.estimate import point_estimate
 
 
 def data_sets(digits: list[int], n_datasets: int, n_points: int) -> tuple[np.ndarray, np.ndarray]:

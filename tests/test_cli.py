@@ -196,7 +196,8 @@ def test_a_file_in_the_place_of_the_folder(
 
 
 def test_the_papers_models_are_measured_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncp.checks.checks import CheckPlan, CheckReport, Targets
+    from ncp.checks.plan import CheckPlan, Targets
+    from ncp.checks.report import CheckReport
 
     plans = []
 
@@ -204,7 +205,7 @@ def test_the_papers_models_are_measured_not_judged(monkeypatch: pytest.MonkeyPat
         plans.append(plan)
         return CheckReport((), {})
 
-    monkeypatch.setattr("ncp.checks.checks.run_checks", checked)
+    monkeypatch.setattr("ncp.checks.runner.run_checks", checked)
     monkeypatch.setattr("ncp.output.plots.check_figure", lambda _: None)
     monkeypatch.setattr(cli, "_save_figure", lambda *_: None)
     save_model("gaussian-2d-paper.safetensors", gaussian())

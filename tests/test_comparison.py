@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp.checks import comparison
-from ncp.checks.comparison import Beside, beside_chain, log_marginal
+from ncp.checks import chain
+from ncp.checks.chain import ChainComparison, compare_with_chain, log_marginal
 from ncp.generative.laplace import LaplaceNoise
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
@@ -84,14 +84,14 @@ class Enumerated:
         return found.log_prob[[number[row.tobytes()] for row in labels.numpy()]]
 
 
-def compared(alpha: float | None, seed: int) -> tuple[Beside, np.ndarray]:
+def compared(alpha: float | None, seed: int) -> tuple[ChainComparison, np.ndarray]:
     """The comparison, and the exact log evidence of the same data sets."""
     mixture = Mixture(CRP(0.7), RING)
     trial = Enumerated(mixture, alpha)
     batch = mixture.sample(2, 4, generator=torch.Generator().manual_seed(seed))
     evidence = [trial.posterior(x, mixture).log_evidence for x in batch.x]
     heard: list[tuple[int, int]] = []
-    found = beside_chain(
+    found = compare_with_chain(
         trial.sample_many,
         trial.log_prob,
         mixture,
@@ -121,7 +121,7 @@ def test_the_chain_gets_the_time_that_it_was_promised(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("ncp.inference.mcmc.gibbs.neal8", neal8)
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    n_sweeps = comparison._sweeps_in(60.0, Mixture(CRP(0.7), RING), torch.zeros(4, 2))
+    n_sweeps = chain._sweeps_in(60.0, Mixture(CRP(0.7), RING), torch.zeros(4, 2))
     assert 0.5 + 0.001 * n_sweeps == pytest.approx(60.0, rel=0.1)
 
 
@@ -142,7 +142,7 @@ def test_evidence_only_where_the_integral_is_known(known: bool, seed: int) -> No
         draws = [mixture.prior.sample(n_samples, len(x), generator).numpy() for x in xs]
         return [(rows, np.ones(len(rows))) for rows in draws]
 
-    found = beside_chain(
+    found = compare_with_chain(
         prior,
         lambda x, labels: mixture.prior.log_prob(labels),
         mixture,

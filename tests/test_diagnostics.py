@@ -20,7 +20,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from ncp.checks import checks as d
+from ncp.checks.accuracy import (
+    efficiency,
+    k_mode_accuracy,
+    nll_per_point,
+    point_estimate_ari,
+    reweighted,
+)
+from ncp.checks.calibration import _rank, sbc
+from ncp.checks.exact import exact_comparison, last_point_tv
+from ncp.checks.geweke import geweke
+from ncp.checks.orders import order_dependence
+from ncp.checks.plan import CheckPlan, Targets
+from ncp.checks.ranks import ecdf_band, ecdf_p_value, rank_test
+from ncp.checks.reliability import reliability
+from ncp.checks.runner import run_checks
+from ncp.checks.simulation import LEVEL, Draws, Simulation, as_draws, seeds_of, simulate
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.labelled import LabelledArrays
 from ncp.generative.laplace import LaplaceNoise
@@ -109,22 +124,22 @@ WRONG = {"wide": Trial(power=0.4), "narrow": Trial(power=2.5), "biased": Trial(b
 wrong = pytest.mark.parametrize("trial", WRONG.values(), ids=WRONG.keys())
 
 
-def simulation(trial: Trial, seed: int, n_datasets: int = 1000) -> d.Simulation:
-    return d.simulate(trial.sample_many, MIXTURE, n_datasets=n_datasets, seed=seed)
+def simulation(trial: Trial, seed: int, n_datasets: int = 1000) -> Simulation:
+    return simulate(trial.sample_many, MIXTURE, n_datasets=n_datasets, seed=seed)
 
 
 # -- right, too wide, too narrow, biased -----------------------------------------------------------
 
 
 def test_sbc_passes_the_exact_posterior(seed: int) -> None:
-    result = d.sbc(simulation(EXACT, seed, 500), MIXTURE, seed=seed)
+    result = sbc(simulation(EXACT, seed, 500), MIXTURE, seed=seed)
     assert [t.name for t in result.tests] == ["K", "largest cluster", "random pair", "log joint"]
     assert result.passed
 
 
 @wrong
 def test_sbc_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    assert not d.sbc(simulation(trial, seed, 500), MIXTURE, seed=seed).passed
+    assert not sbc(simulation(trial, seed, 500), MIXTURE, seed=seed).passed
 
 
 def test_sbc_of_log_joint_fails_a_posterior_that_forgot_the_data(seed: int) -> None:
@@ -135,38 +150,38 @@ def test_sbc_of_log_joint_fails_a_posterior_that_forgot_the_data(seed: int) -> N
         draws = [MIXTURE.prior.sample(n_samples, len(x), generator).numpy() for x in xs]
         return [(rows, np.ones(len(rows))) for rows in draws]
 
-    forgot = d.simulate(prior, MIXTURE, n_datasets=400, seed=seed)
-    result = d.sbc(forgot, MIXTURE, seed=seed)
+    forgot = simulate(prior, MIXTURE, n_datasets=400, seed=seed)
+    result = sbc(forgot, MIXTURE, seed=seed)
     assert result["K"].passed  # the prior is calibrated for it
     assert not result["log joint"].passed
 
 
 def test_reliability_passes_the_exact_posterior(seed: int) -> None:
-    result = d.reliability(simulation(EXACT, seed), seed=seed)
+    result = reliability(simulation(EXACT, seed), seed=seed)
     assert result.passed
-    assert result.p_value > d.LEVEL
+    assert result.p_value > LEVEL
     inside = (result.lower <= result.observed) & (result.observed <= result.upper)
     assert inside.sum() >= 7  # of 10, each with probability 0.95
 
 
 @wrong
 def test_reliability_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    result = d.reliability(simulation(trial, seed), seed=seed)
+    result = reliability(simulation(trial, seed), seed=seed)
     assert not result.passed
-    assert result.p_value < d.LEVEL
+    assert result.p_value < LEVEL
 
 
 def test_geweke_passes_the_exact_posterior(seed: int) -> None:
-    assert d.geweke(EXACT.sample_many, MIXTURE, n_points=6, seed=seed).passed
+    assert geweke(EXACT.sample_many, MIXTURE, n_points=6, seed=seed).passed
 
 
 @wrong
 def test_geweke_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    assert not d.geweke(trial.sample_many, MIXTURE, n_points=6, seed=seed).passed
+    assert not geweke(trial.sample_many, MIXTURE, n_points=6, seed=seed).passed
 
 
 def test_enumeration_passes_the_exact_posterior(seed: int) -> None:
-    result = d.exact_comparison(EXACT.log_prob, MIXTURE, n_points=6, n_datasets=20, seed=seed)
+    result = exact_comparison(EXACT.log_prob, MIXTURE, n_points=6, n_datasets=20, seed=seed)
     assert result.passed
     assert result.kl.mean == pytest.approx(0, abs=1e-12)
     assert result.tv.mean == pytest.approx(0, abs=1e-12)
@@ -175,26 +190,26 @@ def test_enumeration_passes_the_exact_posterior(seed: int) -> None:
 
 @wrong
 def test_enumeration_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    result = d.exact_comparison(trial.log_prob, MIXTURE, n_points=6, n_datasets=20, seed=seed)
+    result = exact_comparison(trial.log_prob, MIXTURE, n_points=6, n_datasets=20, seed=seed)
     assert not result.kl.passed
     assert not result.tv.passed
     assert result.normalisation_error < 1e-12
 
 
 def test_last_point_passes_the_exact_posterior(seed: int) -> None:
-    result = d.last_point_tv(EXACT.log_prob, MIXTURE, n_points=6, n_datasets=200, seed=seed)
+    result = last_point_tv(EXACT.log_prob, MIXTURE, n_points=6, n_datasets=200, seed=seed)
     assert result.passed
     assert result.values.max() < 1e-12
 
 
 @wrong
 def test_last_point_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    result = d.last_point_tv(trial.log_prob, MIXTURE, n_points=6, n_datasets=200, seed=seed)
+    result = last_point_tv(trial.log_prob, MIXTURE, n_points=6, n_datasets=200, seed=seed)
     assert not result.passed
 
 
 def test_permutations_pass_the_exact_posterior(seed: int) -> None:
-    result = d.permutation_spread(EXACT.log_prob, MIXTURE, n_points=6, n_datasets=50, seed=seed)
+    result = order_dependence(EXACT.log_prob, MIXTURE, n_points=6, n_datasets=50, seed=seed)
     assert result.passed
     assert result.relative.max() < 1e-9
     assert result.variance.max() < 1e-18
@@ -202,19 +217,19 @@ def test_permutations_pass_the_exact_posterior(seed: int) -> None:
 
 @wrong
 def test_permutations_fail_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    result = d.permutation_spread(trial.log_prob, MIXTURE, n_points=6, n_datasets=50, seed=seed)
+    result = order_dependence(trial.log_prob, MIXTURE, n_points=6, n_datasets=50, seed=seed)
     assert not result.passed
 
 
 def test_efficiency_passes_the_exact_posterior(seed: int) -> None:
-    result = d.efficiency(simulation(EXACT, seed, 50), MIXTURE, min_median=0.9)
+    result = efficiency(simulation(EXACT, seed, 50), MIXTURE, min_median=0.9)
     assert result.passed
     np.testing.assert_allclose(result.fractions, 1.0)
 
 
 @wrong
 def test_efficiency_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    result = d.efficiency(simulation(trial, seed, 100), MIXTURE, min_median=0.9)
+    result = efficiency(simulation(trial, seed, 100), MIXTURE, min_median=0.9)
     assert not result.passed
     assert result.lowest_decile <= result.median < 0.9
 
@@ -226,8 +241,8 @@ def test_ranks_of_ties_are_uniform_for_any_number_of_draws(seed: int) -> None:
     """The truth is one more draw of a coin: u must be uniform although T takes two values."""
     rng = np.random.default_rng(seed)
     values = rng.random((5000, 4)) < 0.3
-    u = np.array([d._rank(v, np.full(3, 1 / 3), 3, rng.random()) for v in values * 1.0])
-    assert d.rank_test("coin", u).passed
+    u = np.array([_rank(v, np.full(3, 1 / 3), 3, rng.random()) for v in values * 1.0])
+    assert rank_test("coin", u).passed
     assert u.min() > 0
     assert u.max() < 1
 
@@ -235,7 +250,7 @@ def test_ranks_of_ties_are_uniform_for_any_number_of_draws(seed: int) -> None:
 def test_ecdf_band_holds_the_whole_curve(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for n in (50, 500):
-        band = d.ecdf_band(n, coverage=0.9)
+        band = ecdf_band(n, coverage=0.9)
         u = np.sort(rng.random((1000, n)))
         curve = np.array([np.searchsorted(row, band.grid, side="right") for row in u]) / n
         inside = ((band.lower <= curve) & (curve <= band.upper)).all(1).mean()
@@ -245,7 +260,7 @@ def test_ecdf_band_holds_the_whole_curve(seed: int) -> None:
 
 def test_ecdf_p_values_are_uniform_under_the_null(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    p = np.array([d.ecdf_p_value(rng.random(200)) for _ in range(500)])
+    p = np.array([ecdf_p_value(rng.random(200)) for _ in range(500)])
     assert (p <= 0.1).mean() == pytest.approx(0.1, abs=4 * np.sqrt(0.09 / 500))
     assert (p <= 0.5).mean() == pytest.approx(0.5, abs=4 * np.sqrt(0.25 / 500))
 
@@ -253,7 +268,7 @@ def test_ecdf_p_values_are_uniform_under_the_null(seed: int) -> None:
 def test_ecdf_sees_shapes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for u in (rng.beta(2, 2, 500), rng.beta(0.5, 0.5, 500), rng.beta(1, 1.5, 500)):
-        assert d.ecdf_p_value(u) < 0.001
+        assert ecdf_p_value(u) < 0.001
 
 
 def test_kl_by_hand() -> None:
@@ -262,8 +277,8 @@ def test_kl_by_hand() -> None:
     def log_half(x: Tensor, labels: Tensor) -> Tensor:
         return torch.full((len(labels),), -np.log(2.0), dtype=torch.float64)
 
-    result = d.exact_comparison(log_half, MIXTURE, n_points=2, n_datasets=3, seed=5)
-    generator = torch.Generator().manual_seed(d._seeds(5, 1)[0])
+    result = exact_comparison(log_half, MIXTURE, n_points=2, n_datasets=3, seed=5)
+    generator = torch.Generator().manual_seed(seeds_of(5, 1)[0])
     p = np.exp(exact_log_posterior(MIXTURE.sample(3, 2, generator=generator).x, MIXTURE))
     np.testing.assert_allclose(result.kl.values, (p * np.log(2 * p)).sum(1))
     np.testing.assert_allclose(result.tv.values, np.abs(p[:, 0] - 0.5))
@@ -273,21 +288,21 @@ def test_efficiency_by_hand() -> None:
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     rows = np.array([[0, 0], [0, 1]])
     log_joint = MIXTURE.log_joint(x, rows).numpy()
-    draws = d.Draws(rows, np.array([0.75, 0.25]), log_joint - np.log([1.0, 2.0]))
-    result = d.efficiency(d.Simulation((x,), (rows[0],), (draws,), 4), MIXTURE)
+    draws = Draws(rows, np.array([0.75, 0.25]), log_joint - np.log([1.0, 2.0]))
+    result = efficiency(Simulation((x,), (rows[0],), (draws,), 4), MIXTURE)
     # weights 1, 1, 1, 2
     assert result.fractions[0] == pytest.approx(5**2 / 7 / 4)
-    (weighted,) = d.reweighted(d.Simulation((x,), (rows[0],), (draws,), 4), MIXTURE).draws
+    (weighted,) = reweighted(Simulation((x,), (rows[0],), (draws,), 4), MIXTURE).draws
     np.testing.assert_allclose(weighted.weights, [3 / 5, 2 / 5])
     with pytest.raises(ValueError, match="log q"):
-        d.efficiency(d.Simulation((x,), (rows[0],), (draws._replace(log_q=None),), 4), MIXTURE)
+        efficiency(Simulation((x,), (rows[0],), (draws._replace(log_q=None),), 4), MIXTURE)
 
 
 def test_calibration_error_by_hand() -> None:
-    draws = d.Draws(np.array([[0, 0], [0, 1]]), np.array([0.8, 0.2]))
+    draws = Draws(np.array([[0, 0], [0, 1]]), np.array([0.8, 0.2]))
     truths = tuple(np.array(c) for c in ([0, 0], [0, 0], [0, 1], [0, 1]))
     data = (torch.zeros(2, 1),) * 4
-    result = d.reliability(d.Simulation(data, truths, (draws,) * 4, 10), n_bins=5)
+    result = reliability(Simulation(data, truths, (draws,) * 4, 10), n_bins=5)
     assert result.error == pytest.approx(0.3)
     assert result.counts.tolist() == [0, 0, 0, 0, 4]
     assert result.predicted[4] == pytest.approx(0.8)
@@ -297,30 +312,30 @@ def test_calibration_error_by_hand() -> None:
 def test_k_mode_and_point_estimate_of_certain_draws() -> None:
     truths = (np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]))
     draws = (
-        d.Draws(truths[0][None], np.ones(1)),
-        d.Draws(np.array([[0, 0, 0, 0]]), np.ones(1)),
+        Draws(truths[0][None], np.ones(1)),
+        Draws(np.array([[0, 0, 0, 0]]), np.ones(1)),
     )
-    known = d.Simulation((torch.zeros(4, 1),) * 2, truths, draws, 1)
-    assert d.k_mode_accuracy(known) == 0.5
-    np.testing.assert_allclose(d.point_estimate_ari(known), [1.0, 0.0])
+    known = Simulation((torch.zeros(4, 1),) * 2, truths, draws, 1)
+    assert k_mode_accuracy(known) == 0.5
+    np.testing.assert_allclose(point_estimate_ari(known), [1.0, 0.0])
 
 
 def test_nll_per_point_of_a_uniform_q(seed: int) -> None:
     def log_half(x: Tensor, labels: Tensor) -> Tensor:
         return torch.full((len(labels),), -np.log(2.0) * labels.shape[1])
 
-    nll = d.nll_per_point(log_half, MIXTURE, n_datasets=7, n_points=5, seed=seed)
+    nll = nll_per_point(log_half, MIXTURE, n_datasets=7, n_points=5, seed=seed)
     np.testing.assert_allclose(nll, np.full(7, np.log(2.0)))
 
 
 def test_samplers_may_return_partitions_or_tuples() -> None:
     labels, n = np.array([[0, 0], [0, 1]]), np.array([3, 1])
-    from_class = d.as_draws(Partitions(labels, n, np.log([0.7, 0.3])))
-    from_tuple = d.as_draws((labels, n, np.log([0.7, 0.3])))
+    from_class = as_draws(Partitions(labels, n, np.log([0.7, 0.3])))
+    from_tuple = as_draws((labels, n, np.log([0.7, 0.3])))
     for a, b in zip(from_class, from_tuple, strict=True):
         np.testing.assert_allclose(np.asarray(a, float), np.asarray(b, float))
     with pytest.raises(ValueError, match="weights of shape"):
-        d.as_draws((labels, np.ones(3)))
+        as_draws((labels, np.ones(3)))
 
 
 def test_data_and_sampler_are_seeded_differently_and_reproducibly(seed: int) -> None:
@@ -330,7 +345,7 @@ def test_data_and_sampler_are_seeded_differently_and_reproducibly(seed: int) -> 
         seen.append(seed)
         return EXACT.sample_many(xs, n_samples=n_samples, seed=seed)
 
-    runs = [d.simulate(spy, MIXTURE, n_datasets=6, batch_size=3, seed=seed) for _ in range(2)]
+    runs = [simulate(spy, MIXTURE, n_datasets=6, batch_size=3, seed=seed) for _ in range(2)]
     assert seen[:2] == seen[2:]
     assert len({seed, *seen[:2]}) == 3
     for a, b in zip(runs[0].x, runs[1].x, strict=True):
@@ -340,7 +355,7 @@ def test_data_and_sampler_are_seeded_differently_and_reproducibly(seed: int) -> 
 # -- the whole check -------------------------------------------------------------------------------
 
 SMALL = replace(
-    d.CheckPlan.of(MIXTURE).tenth(),
+    CheckPlan.of(MIXTURE).tenth(),
     tv_sizes=(5,),
     kl_points=5,
     ess_points=6,
@@ -357,7 +372,7 @@ def test_run_checks_passes_the_exact_posterior(seed: int) -> None:
     heard: list[tuple[str, int, int]] = []
     # a point estimate of six overlapping points is not near the truth: no target for it
     plan = replace(SMALL, targets=replace(SMALL.targets, ari=None))
-    report = d.run_checks(
+    report = run_checks(
         EXACT.log_prob,
         EXACT.sample_many,
         MIXTURE,
@@ -376,15 +391,15 @@ def test_run_checks_passes_the_exact_posterior(seed: int) -> None:
 
 @wrong
 def test_run_checks_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
-    report = d.run_checks(trial.log_prob, trial.sample_many, MIXTURE, plan=SMALL, seed=seed)
+    report = run_checks(trial.log_prob, trial.sample_many, MIXTURE, plan=SMALL, seed=seed)
     assert not report.passed
     assert "KL(p || q), N = 5" in report.failed
     assert "FAIL" in report.table()
 
 
 def test_no_targets_no_verdict(seed: int) -> None:
-    plan = replace(SMALL, targets=d.Targets.none())
-    report = d.run_checks(
+    plan = replace(SMALL, targets=Targets.none())
+    report = run_checks(
         WRONG["wide"].log_prob, WRONG["wide"].sample_many, MIXTURE, plan=plan, seed=seed
     )
     assert {row.passed for row in report.rows} == {None}
@@ -407,7 +422,7 @@ def test_run_checks_does_what_applies_to_other_models(kind: str, seed: int) -> N
         return [(rows, np.ones(len(rows))) for rows in draws]
 
     plan = replace(SMALL, sbc_datasets=20, sbc_samples=10, geweke_chains=20, ari_datasets=5)
-    names = [row.name for row in d.run_checks(log_prior, prior, mixture, plan=plan).rows]
+    names = [row.name for row in run_checks(log_prior, prior, mixture, plan=plan).rows]
     assert "SBC, K" in names
     assert "SBC, log joint" not in names
     assert "ARI, N = 6" in names
@@ -417,11 +432,11 @@ def test_run_checks_does_what_applies_to_other_models(kind: str, seed: int) -> N
 
 
 def test_plans_fit_the_model() -> None:
-    two = d.CheckPlan.of(Mixture(CRP(0.7), GaussianKnownVariance(dim=2)))
+    two = CheckPlan.of(Mixture(CRP(0.7), GaussianKnownVariance(dim=2)))
     assert (two.targets.ess_median, two.targets.ari, two.ari_sizes) == (0.85, 0.945, (300,))
-    laplace = d.CheckPlan.of(Mixture(CRP(0.7), LaplaceNoise(dim=2, prior_sd=5.0, noise_scale=1.0)))
+    laplace = CheckPlan.of(Mixture(CRP(0.7), LaplaceNoise(dim=2, prior_sd=5.0, noise_scale=1.0)))
     assert laplace.targets.ari is None
     images = Mixture(CRP(0.7), LabelledArrays(np.zeros((4, 2, 2)), np.arange(4)))
-    assert d.CheckPlan.of(images, quick=True).ari_datasets == 20
-    assert d.CheckPlan.of(images).targets.ari == 0.99
-    assert d.CheckPlan.of(images, targets=d.Targets.none()).targets.ari is None
+    assert CheckPlan.of(images, quick=True).ari_datasets == 20
+    assert CheckPlan.of(images).targets.ari == 0.99
+    assert CheckPlan.of(images, targets=Targets.none()).targets.ari is None

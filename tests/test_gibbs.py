@@ -31,16 +31,13 @@ from ncp.generative.ring import Ring
 from ncp.generative.wishart import NormalInverseWishart
 from ncp.inference import exact
 from ncp.inference.exact import ExactPosterior
-from ncp.inference.mcmc import engines
-from ncp.inference.mcmc.engines import DensityEngine, StatisticsEngine, prior_tables
-from ncp.inference.mcmc.gibbs import (
-    Chains,
-    effective_sample_size,
-    gibbs,
-    independence_mh,
-    neal8,
-    split_r_hat,
-)
+from ncp.inference.mcmc import collapsed, density
+from ncp.inference.mcmc.chains import Chains, ess_of_chains, split_r_hat
+from ncp.inference.mcmc.collapsed import StatisticsSweeper
+from ncp.inference.mcmc.density import DensitySweeper
+from ncp.inference.mcmc.gibbs import gibbs, neal8
+from ncp.inference.mcmc.metropolis import independence_mh
+from ncp.inference.mcmc.prior_tables import PriorTables, prior_tables
 from ncp.partitions import bell_number
 
 PRIORS: list[Prior] = [
@@ -128,14 +125,15 @@ def test_planted_bugs_are_noticed(
     x = data(mixture, 7, seed)
     truth = exact.posterior(x, mixture)
 
-    def planted(prior: Prior, n_points: int) -> engines.PriorTables:
+    def planted(prior: Prior, n_points: int) -> PriorTables:
         tables = prior_tables(prior, n_points)
         if bug == "no sizes":
             return tables._replace(join=np.zeros_like(tables.join))
         return tables._replace(open=np.zeros_like(tables.open))
 
     assert largest_z(run(x, mixture, 1000, burn_in=50, n_chains=32, seed=seed), truth) < 4.0
-    monkeypatch.setattr(engines, "prior_tables", planted)
+    for module in (collapsed, density):
+        monkeypatch.setattr(module, "prior_tables", planted)
     assert largest_z(run(x, mixture, 1000, burn_in=50, n_chains=32, seed=seed), truth) > 8.0
 
 
@@ -147,7 +145,7 @@ class Inherited(GaussianKnownVariance):
 def test_a_users_conjugate_likelihood(seed: int) -> None:
     mixture = Mixture(PitmanYor(0.5, 0.3), Inherited(1, prior_sd=2.0))
     x = data(mixture, 5, seed)
-    assert isinstance(engines.collapsed_engine(x, mixture), StatisticsEngine)
+    assert isinstance(collapsed.collapsed_sweeper(x, mixture), StatisticsSweeper)
     chains = gibbs(x, mixture, 50, burn_in=5, n_chains=64, seed=seed)
     assert_agrees(chains, exact.posterior(x, mixture))
     np.testing.assert_allclose(
@@ -240,8 +238,8 @@ class WithoutPrior(LaplaceNoise):
 def test_a_users_density_likelihood(kind: type[LaplaceNoise], seed: int) -> None:
     own = Mixture(MixtureOfFiniteMixtures(1.5, Poisson(2.0)), kind(1, 2.0, 0.8))
     x = data(own, 5, seed)
-    engine = engines.density_engine(x, own, n_auxiliary=2, n_moves=3)
-    assert isinstance(engine, DensityEngine)
+    sweeper = density.density_sweeper(x, own, n_auxiliary=2, n_moves=3)
+    assert isinstance(sweeper, DensitySweeper)
     chains = neal8(
         x, own, 80, burn_in=15, n_chains=64, n_auxiliary=2, n_moves=3, start="one", seed=seed
     )
@@ -259,7 +257,7 @@ def test_kernels_and_likelihoods_agree_on_densities(seed: int) -> None:
         dim = likelihood.event_shape[0]
         theta = likelihood.sample_parameters((20,), generator)
         x = 3.0 * torch.randn((10, dim), dtype=torch.float64, generator=generator)
-        built_in = engines._built_in(likelihood)
+        built_in = density._built_in(likelihood)
         assert built_in is not None
         work = np.zeros((dim, dim))
         log_density = [
@@ -489,12 +487,12 @@ def test_diagnostics_agree_with_arviz(rho: float, n_chains: int, seed: int) -> N
     r_hat = float(arviz.rhat(values, method="split")) if n_chains > 1 else split_r_hat(values)
     assert split_r_hat(values) == pytest.approx(r_hat, abs=1e-8)
     ess = float(arviz.ess(values, method="mean"))
-    assert effective_sample_size(values) == pytest.approx(ess, rel=1e-8)
+    assert ess_of_chains(values) == pytest.approx(ess, rel=1e-8)
 
 
-def test_effective_sample_size_of_known_autocorrelation(seed: int) -> None:
+def test_ess_of_chains_of_known_autocorrelation(seed: int) -> None:
     values = autoregression(0.8, 8, 20_000, seed)
-    assert effective_sample_size(values) == pytest.approx(160_000 * 0.2 / 1.8, rel=0.1)
+    assert ess_of_chains(values) == pytest.approx(160_000 * 0.2 / 1.8, rel=0.1)
 
 
 def test_diagnostics_of_chains(mixture: Mixture, seed: int) -> None:

@@ -23,7 +23,7 @@ from ncp.partitions import (
     random_orders,
 )
 from ncp.posterior import Partitions
-from ncp.summary.summary import Estimator
+from ncp.summary.estimate import Estimator
 
 rows = st.lists(st.integers(-5, 5), min_size=1, max_size=12)
 

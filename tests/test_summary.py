@@ -9,26 +9,15 @@ from scipy.cluster.hierarchy import cut_tree, linkage
 
 from ncp.inference.importance import expectation
 from ncp.partitions import enumerate_partitions
-from ncp.summary.summary import (
-    NEGLIGIBLE,
-    PointEstimate,
-    agreement,
-    assignment,
-    climb,
-    confidence,
-    credible_ball,
-    distance,
-    expected_loss,
-    merge_rows,
-    point_estimate,
-    posterior_of,
-    posterior_of_k,
-    posterior_of_sizes,
-    similarity,
-    similarity_blocks,
-    similarity_estimate,
-    summarise,
-)
+from ncp.summary.assignment import assignment, confidence
+from ncp.summary.ball import credible_ball
+from ncp.summary.distance import agreement, distance, expected_loss
+from ncp.summary.estimate import PointEstimate, point_estimate
+from ncp.summary.rand_index import NEGLIGIBLE
+from ncp.summary.rows import merge_rows
+from ncp.summary.similarity import similarity, similarity_blocks, similarity_estimate
+from ncp.summary.statistics import posterior_of, posterior_of_k, posterior_of_sizes
+from ncp.summary.summary import summarise
 
 Loss = Literal["vi", "binder"]
 LOSSES: list[Loss] = ["vi", "binder"]
@@ -295,22 +284,6 @@ def test_pear_gives_up_fragments_it_is_unsure_of() -> None:
         assert estimate.n_clusters == n_clusters
     third = np.append(halves[:-40], np.full(40, 2))  # not a fragment, and the draws are for it
     assert point_estimate([halves, third], [0.4, 0.6], "pear").n_clusters == 3
-
-
-def test_climb_finds_the_mode(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    x = np.concatenate([rng.normal(-6, 1, 4), rng.normal(6, 1, 4)])
-
-    def log_joint(labels: np.ndarray) -> np.ndarray:
-        values = []
-        for row in labels:
-            groups = [x[row == k] for k in range(row.max() + 1)]
-            values.append(-sum(2.0 + 0.5 * ((g - g.mean()) ** 2).sum() for g in groups))
-        return np.array(values)
-
-    best = ALL[log_joint(ALL).argmax()]
-    for start in (np.zeros(8, dtype=int), np.arange(8), ALL[1234]):
-        np.testing.assert_array_equal(climb(log_joint, start), best)
 
 
 def test_search_is_reproducible(seed: int) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from ncp.generative.labelled import LabelledArrays
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
-from ncp.inference.exact import posterior, similarity
+from ncp.inference.exact import exact_similarity, posterior
 from ncp.model import NCP, NCPConfig
 from ncp.network.blocks import AttentionBlock
 from ncp.network.checkpoint import load_model, read, save_model
@@ -429,7 +429,7 @@ def test_small_data_sets_have_exact_pairs() -> None:
     for piece in pieces:
         assert (piece.same is None) == (piece.x.shape[1] > 6)
         if piece.same is not None:
-            torch.testing.assert_close(piece.same, similarity(piece.x, run.mixture))
+            torch.testing.assert_close(piece.same, exact_similarity(piece.x, run.mixture))
 
 
 def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:

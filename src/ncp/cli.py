@@ -30,7 +30,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ncp.checks.checks import CheckPlan
+    from ncp.checks.plan import CheckPlan
     from ncp.clustering.result import Clustering
     from ncp.generative.mixture import Mixture
     from ncp.model import NCP
@@ -797,7 +797,7 @@ def check(
 
     Exit code 5 when a check fails.
     """
-    from ncp.checks.checks import run_checks
+    from ncp.checks.runner import run_checks
     from ncp.files import write_atomically
     from ncp.network.pretrained import load, short_name
     from ncp.output.plots import check_figure
@@ -836,7 +836,7 @@ def check(
 
 def check_plan(name: str, mixture: Mixture, quick: bool) -> CheckPlan:
     """How a model is checked. The paper's own architectures are measured, not judged."""
-    from ncp.checks.checks import CheckPlan, Targets
+    from ncp.checks.plan import CheckPlan, Targets
 
     targets = Targets.none() if name.endswith("-paper") else None
     return CheckPlan.of(mixture, quick=quick, targets=targets)

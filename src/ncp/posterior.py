@@ -28,7 +28,9 @@ from ncp.inference.importance import (
 )
 from ncp.output.words import in_words, tail_in_words
 from ncp.partitions import ArrayLike, as_labels, as_tensor, check_labels, shape_of
-from ncp.summary.summary import PointEstimate, point_estimate, similarity, summarise
+from ncp.summary.estimate import PointEstimate, point_estimate
+from ncp.summary.similarity import similarity
+from ncp.summary.summary import summarise
 
 if TYPE_CHECKING:
     from arviz import InferenceData
@@ -189,7 +191,7 @@ class Partitions:
     def point_estimate(
         self, loss: Literal["vi", "binder", "pear", "map"] = "vi", max_clusters: int | None = None
     ) -> PointEstimate:
-        """The partition that stands for the samples; see `ncp.summary.summary.point_estimate`."""
+        """The partition that stands for the samples; see `ncp.summary.estimate.point_estimate`."""
         return point_estimate(self.labels, self.weights, loss, max_clusters=max_clusters)
 
     def summary(self, loss: Literal["vi", "binder", "pear", "map"] = "vi") -> str:

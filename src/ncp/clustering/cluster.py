@@ -25,7 +25,8 @@ from ncp.model import NCP
 from ncp.network.pretrained import DEFAULT, load, short_name
 from ncp.posterior import Partitions
 from ncp.sampling.tree import sample_many
-from ncp.summary.summary import Estimator, summarise
+from ncp.summary.estimate import Estimator
+from ncp.summary.summary import summarise
 
 __all__ = ["cluster", "cluster_many", "reweight_if_reliable"]
 

@@ -143,11 +143,11 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         if n > LARGEST_SIMILARITY:
             raise ValueError(
                 f"Expected at most {LARGEST_SIMILARITY} rows for a matrix of all pairs but got "
-                f"{n}; ncp.summary.summary.similarity_blocks gives it in blocks"
+                f"{n}; ncp.summary.similarity.similarity_blocks gives it in blocks"
             )
         if self.posterior_.n_points == n:
             return self.posterior_.similarity_matrix()
-        from ncp.summary.summary import similarity
+        from ncp.summary.similarity import similarity
 
         usable = self.labels_ >= 0
         matrix = np.full((n, n), np.nan)

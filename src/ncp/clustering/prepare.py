@@ -64,7 +64,7 @@ class Settings:
         orders: Random orders of the points that they are spread over, or `"each"`; by default 8,
             for `tabular` 10.
         estimate: The point estimate: `"vi"`, `"binder"`, `"pear"` or `"map"` (see
-            `ncp.summary.summary.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
+            `ncp.summary.estimate.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
         reweight: Importance weights: `True`, `False`, or `"auto"`: where the model has a joint
             density, unless the weights are not to be trusted.
         max_clusters: The most clusters that the point estimate may have.

@@ -36,7 +36,8 @@ from ncp.model import NCP
 from ncp.output import words
 from ncp.posterior import Partitions
 from ncp.sampling.tree import assign_each
-from ncp.summary.summary import Summary, similarity
+from ncp.summary.similarity import similarity
+from ncp.summary.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

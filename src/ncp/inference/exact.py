@@ -29,11 +29,20 @@ from ncp.generative.likelihood import ConjugateLikelihood
 from ncp.generative.mixture import Mixture
 from ncp.partitions import ArrayLike, as_tensor, check_labels, counts, enumerate_partitions
 
+__all__ = [
+    "ExactPosterior",
+    "check_data_set",
+    "conjugate_likelihood",
+    "exact_similarity",
+    "last_conditional",
+    "posterior",
+]
+
 
 class ExactPosterior(NamedTuple):
     """All partitions of N points with their posterior probabilities.
 
-    Fields:
+    Attributes:
         labels: canonical labels of shape (Bell(N), N), in lexicographic order.
         log_prob: log p(c | x), of shape (Bell(N),).
         log_evidence: log p(x).
@@ -107,7 +116,9 @@ def posterior(
     return ExactPosterior(labels.numpy(), (log_joint - log_evidence).numpy(), float(log_evidence))
 
 
-def similarity(x: Float64[Tensor, "b n *event"], mixture: Mixture) -> Float64[Tensor, "b n n"]:
+def exact_similarity(
+    x: Float64[Tensor, "b n *event"], mixture: Mixture
+) -> Float64[Tensor, "b n n"]:
     """The posterior probability that two points share a cluster, by enumeration.
 
     Args:

@@ -1,4 +1,4 @@
-"""Compiled loops of `summary.py`: distances of partitions and the search for a point estimate.
+"""Compiled loops of `ncp.summary`: distances of partitions and the search for a point estimate.
 
 Both losses are built from one concave-convex pair. With phi(n) = n^2 / N^2 (Binder) or
 phi(n) = n log2(n) / N (variation of information), the distance of two partitions a and c with

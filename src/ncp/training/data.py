@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ncp.generative.mixture import Batch, Mixture
-from ncp.inference.exact import similarity
+from ncp.inference.exact import exact_similarity
 from ncp.model import CHUNK, NCP, candidates_per_row, groups_of
 from ncp.partitions import canonical
 from ncp.training.recipe import RunConfig, TrainingConfig
@@ -96,7 +96,7 @@ def _draw_size(run: RunConfig, pairwise: bool, generator: torch.Generator) -> Se
     else:
         piece = sequences(batch, config.orders, mixture, r, generator)
     if pairwise and is_small and mixture.is_conjugate:
-        piece = piece._replace(same=similarity(piece.x, mixture))
+        piece = piece._replace(same=exact_similarity(piece.x, mixture))
     return piece
 
 

@@ -26,20 +26,21 @@ from jaxtyping import Float64, Int64
 from scipy.special import logsumexp
 from torch import Tensor
 
-from ncp.checks.checks import (
+from ncp.checks.simulation import (
     Draws,
     LogProb,
     Progress,
     SampleMany,
-    _evaluate,
-    _seeds,
-    _tell,
     as_draws,
+    evaluate,
+    seeds_of,
+    tell,
 )
 from ncp.generative.mixture import Mixture
 from ncp.generative.ring import Ring
 from ncp.inference.mcmc import gibbs
-from ncp.summary.summary import point_estimate, similarity
+from ncp.summary.estimate import point_estimate
+from ncp.summary.similarity import similarity
 
 TIMES = 10  # what the chain gets, in times of the sampler's; the reference gets as many times that
 FEWEST_SWEEPS = 50
@@ -53,7 +54,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class ChainComparison:
     """One entry for each data set; `chain` is algorithm 8, started cold.
 
     Attributes:
@@ -74,7 +75,7 @@ class Beside:
     chain_seconds: Float64[np.ndarray, " datasets"]
 
 
-def beside_chain(
+def compare_with_chain(
     sample_many: SampleMany,
     log_prob: LogProb,
     mixture: Mixture,
@@ -84,7 +85,7 @@ def beside_chain(
     n_samples: int = 200,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Beside:
+) -> ChainComparison:
     """Compare a sampler with algorithm 8, on data sets from the prior.
 
     Args:
@@ -101,13 +102,13 @@ def beside_chain(
     sample_many([batch.x[0]], n_samples=2, seed=0)  # what is compiled or read once
     gibbs.neal8(batch.x[0], mixture, 1, seed=0)
     lines = []
-    for x, labels, own in zip(batch.x, batch.labels, _seeds(seed, n_datasets), strict=True):
-        lines.append(_beside(sample_many, log_prob, mixture, x, labels, n_samples, own))
-        _tell(progress, "beside algorithm 8", len(lines), n_datasets)
-    return Beside(**{name: np.array([line[name] for line in lines]) for name in lines[0]})
+    for x, labels, own in zip(batch.x, batch.labels, seeds_of(seed, n_datasets), strict=True):
+        lines.append(_compare(sample_many, log_prob, mixture, x, labels, n_samples, own))
+        tell(progress, "beside algorithm 8", len(lines), n_datasets)
+    return ChainComparison(**{name: np.array([line[name] for line in lines]) for name in lines[0]})
 
 
-def _beside(
+def _compare(
     sample_many: SampleMany,
     log_prob: LogProb,
     mixture: Mixture,
@@ -158,7 +159,7 @@ def _evidence(
         if len(labels) > WEIGHED:
             some = rng.choice(len(labels), WEIGHED, p=weights)
             labels, weights = labels[some], np.full(WEIGHED, 1 / WEIGHED)
-        log_ratio = sign * (joint(labels) - _evaluate(log_prob, x, torch.as_tensor(labels)))
+        log_ratio = sign * (joint(labels) - evaluate(log_prob, x, torch.as_tensor(labels)))
         found.append(sign * float(logsumexp(log_ratio, b=weights)))
     return dict(zip(names, found, strict=True))
 

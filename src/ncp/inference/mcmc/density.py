@@ -1,267 +1,25 @@
-"""The engines behind `ncp.inference.mcmc.gibbs`: a prior as tables, sweeps for each likelihood.
-
-An engine advances the states of several chains. Those of the package's own likelihoods hand each
-chain to a compiled kernel. `StatisticsEngine` and `DensityEngine` run a user's own likelihood
-through its methods: slower, but with nothing to write beyond the likelihood.
-"""
+"""Sweeps of algorithm 8, one parameter a cluster: for each likelihood with a density."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
 from math import lgamma, log, pi
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.laplace import LaplaceNoise
-from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
+from ncp.generative.likelihood import DensityLikelihood
 from ncp.generative.mixture import Mixture
-from ncp.generative.priors import Prior
 from ncp.generative.ring import Ring
 from ncp.generative.wishart import NormalInverseWishart
-from ncp.inference.exact import conjugate_likelihood
+from ncp.inference.mcmc.collapsed import wishart_prior
+from ncp.inference.mcmc.prior_tables import PriorTables, prior_tables
+from ncp.inference.mcmc.sweeper import Apply, ChainSweeper, Rngs, Sweeper, Sweeps
 from ncp.partitions import canonical
 
-Rngs = list[np.random.Generator]
-Apply = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]
-
-
-class PriorTables(NamedTuple):
-    """A prior of product form, p(c) = V(K) prod_k W(n_k) for N points, as arrays of length N + 1.
-
-    Fields:
-        join: join[n] = log W(n + 1)/W(n), the weight of a cluster of n other points.
-        open: open[K] = log V(K + 1)/V(K), the weight of a new cluster beside K others.
-        size: size[n] = log W(n).
-        number: number[K] = log V(K).
-    """
-
-    join: np.ndarray
-    open: np.ndarray
-    size: np.ndarray
-    number: np.ndarray
-
-    def log_prob(self, sizes: np.ndarray) -> float:
-        """log p(c) of a partition with these cluster sizes (K,)."""
-        return float(self.number[len(sizes)] + self.size[sizes].sum())
-
-
-def prior_tables(prior: Prior, n_points: int) -> PriorTables:
-    """The tables of a prior, whose W(n) is Gamma(n - d)/Gamma(1 - d) with d its discount.
-
-    Args:
-        prior: any prior of the package (or a user's own).
-        n_points: N.
-
-    Example:
-        >>> from ncp.generative.priors import CRP
-        >>> tables = prior_tables(CRP(0.7), 5)
-        >>> np.exp(tables.join[1:5]).round(6)
-        array([1., 2., 3., 4.])
-        >>> np.exp(tables.open[1:5]).round(6)
-        array([0.7, 0.7, 0.7, 0.7])
-    """
-    join, open_, size, number = np.zeros((4, n_points + 1))
-    join[1:] = np.log(np.arange(1, n_points + 1) - prior.discount)
-    size[2:] = np.cumsum(join[1:n_points])
-    number[0] = -np.inf
-    number[1:] = prior.log_v(n_points, torch.arange(1, n_points + 1)).numpy()
-    with np.errstate(invalid="ignore"):  # V(K) = 0 beyond some K: nothing opens there
-        open_[1:n_points] = np.where(np.isneginf(number[2:]), -np.inf, np.diff(number[1:]))
-    return PriorTables(join, open_, size, number)
-
-
-class Sweeps(NamedTuple):
-    """How many sweeps to run and where to write them.
-
-    Fields:
-        burn_in: sweeps not kept.
-        thin: sweeps a draw after them.
-        labels: of shape (chains, draws, N), or (draws, N) for one chain.
-        log_joint: of shape (chains, draws), or (draws,).
-    """
-
-    burn_in: int
-    thin: int
-    labels: np.ndarray
-    log_joint: np.ndarray
-
-    @property
-    def total(self) -> int:
-        return self.burn_in + self.thin * int(self.log_joint.shape[-1])
-
-    def row(self, sweep: int) -> int | None:
-        """Where the state after this sweep is written, if at all."""
-        row, rest = divmod(sweep + 1 - self.burn_in, self.thin)
-        return row - 1 if row > 0 and rest == 0 else None
-
-    def chain(self, chain: int) -> Sweeps:
-        return self._replace(labels=self.labels[chain], log_joint=self.log_joint[chain])
-
-
-class Engine(ABC):
-    """What a run needs: the state of some chains, made from labels, and sweeps of it."""
-
-    @abstractmethod
-    def start(self, labels: np.ndarray, rngs: Rngs) -> Any:
-        """A state at labels of shape (chains, N); -1 means not assigned yet."""
-
-    @abstractmethod
-    def run(self, state: Any, sweeps: Sweeps, rngs: Rngs, apply: Apply = map) -> None:
-        """Advance the state. `apply` may run several chains at the same time."""
-
-    def acceptance(self, state: Any) -> np.ndarray | None:
-        """The share of accepted moves of each chain, (chains,), if any can be rejected."""
-        return None
-
-
-class ChainEngine(Engine):
-    """An engine that knows one chain at a time."""
-
-    def start_chain(self, labels: np.ndarray, rng: np.random.Generator) -> Any:
-        return labels.copy()
-
-    @abstractmethod
-    def run_chain(self, state: Any, sweeps: Sweeps, rng: np.random.Generator) -> None: ...
-
-    def start(self, labels: np.ndarray, rngs: Rngs) -> list[Any]:
-        return [self.start_chain(row, rng) for row, rng in zip(labels, rngs, strict=True)]
-
-    def run(self, state: list[Any], sweeps: Sweeps, rngs: Rngs, apply: Apply = map) -> None:
-        def run_chain(chain: int) -> None:
-            self.run_chain(state[chain], sweeps.chain(chain), rngs[chain])
-
-        for _ in apply(run_chain, range(len(state))):
-            pass
-
-
-class GaussianEngine(ChainEngine):
-    """Algorithm 3 for `GaussianKnownVariance`, compiled."""
-
-    def __init__(self, x: np.ndarray, likelihood: GaussianKnownVariance, tables: PriorTables):
-        n = np.arange(len(x) + 1)
-        noise, ratio = likelihood.noise_sd**2, (likelihood.prior_sd / likelihood.noise_sd) ** 2
-        dim = x.shape[1]
-        shrink = ratio / (1.0 + n * ratio)  # posterior mean = shrink * sum
-        variance = noise * (1.0 + shrink)
-        marginal = -0.5 * dim * (n * log(2.0 * pi * noise) + np.log1p(n * ratio))
-        constant = -0.5 * dim * np.log(2.0 * pi * variance)
-        offset = -0.5 * float((x**2).sum()) / noise
-        self.arguments = (
-            *tables, shrink, 1.0 / variance, constant, marginal, 0.5 * shrink / noise, offset
-        )  # fmt: skip
-        self.x = x
-
-    def run_chain(self, state: np.ndarray, sweeps: Sweeps, rng: np.random.Generator) -> None:
-        from ncp.inference.mcmc.kernels import gaussian_chain
-
-        burn_in, thin, labels, log_joint = sweeps
-        gaussian_chain(self.x, state, *self.arguments, burn_in, thin, rng, labels, log_joint)
-
-
-class WishartEngine(ChainEngine):
-    """Algorithm 3 for `NormalInverseWishart`, compiled."""
-
-    def __init__(self, x: np.ndarray, likelihood: NormalInverseWishart, tables: PriorTables):
-        self.x = x
-        dim = x.shape[1]
-        kappa, dof, mean, factor = _wishart_prior(likelihood)
-        n = np.arange(len(x) + 1)
-        gammas = [lgamma(0.5 * (dof + m + 1)) - lgamma(0.5 * (dof + m + 1 - dim)) for m in n]
-        constant = 0.5 * dim * (np.log1p(-1.0 / (kappa + n + 1)) - log(pi)) + np.array(gammas)
-        marginal = dof * np.log(np.diag(factor)).sum() + np.append(0.0, np.cumsum(constant[:-1]))
-        self.arguments = (*tables, kappa, dof, mean, factor, constant, marginal, 50)
-
-    def run_chain(self, state: np.ndarray, sweeps: Sweeps, rng: np.random.Generator) -> None:
-        from ncp.inference.mcmc.kernels import wishart_chain
-
-        burn_in, thin, labels, log_joint = sweeps
-        wishart_chain(self.x, state, *self.arguments, burn_in, thin, rng, labels, log_joint)
-
-
-def _wishart_prior(likelihood: NormalInverseWishart) -> tuple[float, float, np.ndarray, np.ndarray]:
-    """kappa, dof, mean (d,) and the lower Cholesky factor of the scale matrix (d, d)."""
-    dim = likelihood.dim
-    assert likelihood.dof is not None
-    mean = np.broadcast_to(np.asarray(likelihood.mean, dtype=np.float64), (dim,)).copy()
-    scale = np.asarray(likelihood.scale_matrix, dtype=np.float64)
-    scale = scale if scale.ndim else scale * np.eye(dim)
-    return likelihood.kappa, likelihood.dof, mean, np.linalg.cholesky(scale)
-
-
-class StatisticsEngine(Engine):
-    """Algorithm 3 for a user's own conjugate likelihood: not compiled, but all chains at once.
-
-    The state is labels of shape (chains, N). A new cluster takes the lowest free slot, so that
-    the slots to look at stay few.
-    """
-
-    def __init__(self, x: np.ndarray, likelihood: ConjugateLikelihood, tables: PriorTables):
-        self.likelihood, self.tables = likelihood, tables
-        self.statistics = likelihood.statistics(torch.as_tensor(x)).double().numpy()  # (N, T)
-
-    def start(self, labels: np.ndarray, rngs: Rngs) -> np.ndarray:
-        return labels.copy()
-
-    def run(self, state: np.ndarray, sweeps: Sweeps, rngs: Rngs, apply: Apply = map) -> None:
-        chains = np.arange(len(state))
-        n_points = state.shape[1]
-        sizes = np.zeros((len(state), n_points + 1), dtype=np.int64)
-        sums = np.zeros((*sizes.shape, self.statistics.shape[1]))  # (chains, slots, T)
-        for i in range(n_points if state.min() >= 0 else 0):
-            sizes[chains, state[:, i]] += 1
-            sums[chains, state[:, i]] += self.statistics[i]
-        for sweep in range(sweeps.total):
-            uniform = np.stack([rng.random(n_points) for rng in rngs], axis=1)
-            for i in range(n_points):
-                if state[0, i] >= 0:
-                    sizes[chains, state[:, i]] -= 1
-                    sums[chains, state[:, i]] -= self.statistics[i]
-                    sums[chains, state[:, i]] *= sizes[chains, state[:, i], None] > 0
-                state[:, i] = self._draw_labels(sizes, sums, self.statistics[i], uniform[i])
-                sizes[chains, state[:, i]] += 1
-                sums[chains, state[:, i]] += self.statistics[i]
-            row = sweeps.row(sweep)
-            if row is not None:
-                sweeps.labels[:, row] = canonical(state).numpy()
-                sweeps.log_joint[:, row] = self._log_joint(sizes, sums)
-
-    def _log_marginal(self, statistics: np.ndarray) -> np.ndarray:
-        return np.asarray(self.likelihood.log_marginal_statistics(torch.as_tensor(statistics)))
-
-    def _draw_labels(
-        self, sizes: np.ndarray, sums: np.ndarray, point: np.ndarray, uniform: np.ndarray
-    ) -> np.ndarray:
-        """A slot for one point in every chain, by inversion; (chains,)."""
-        used = np.flatnonzero(sizes.any(axis=0))
-        width = used[-1] + 2 if len(used) else 1
-        sizes, sums = sizes[:, :width], sums[:, :width]
-        weights = np.where(sizes > 0, self.tables.join[sizes], -np.inf)
-        chains, free = np.arange(len(sizes)), (sizes == 0).argmax(axis=1)
-        weights[chains, free] = self.tables.open[(sizes > 0).sum(axis=1)]
-        weights += self._log_marginal(sums + point) - self._log_marginal(sums)
-        cumulative = np.exp(weights - weights.max(axis=1, keepdims=True)).cumsum(axis=1)
-        return np.asarray((cumulative <= uniform[:, None] * cumulative[:, -1:]).sum(axis=1))
-
-    def _log_joint(self, sizes: np.ndarray, sums: np.ndarray) -> np.ndarray:
-        prior = [self.tables.log_prob(row[row > 0]) for row in sizes]
-        marginal = np.where(sizes > 0, self._log_marginal(sums), 0.0)
-        return np.asarray(prior + marginal.sum(axis=1))
-
-
-def collapsed_engine(x: np.ndarray, mixture: Mixture) -> Engine:
-    """The engine of algorithm 3 for one data set (N, *event)."""
-    likelihood = conjugate_likelihood(mixture)
-    tables = prior_tables(mixture.prior, len(x))
-    # exact types: a subclass may have changed the formulas that the kernels have built in
-    if type(likelihood) is GaussianKnownVariance:
-        return GaussianEngine(x, likelihood, tables)
-    if type(likelihood) is NormalInverseWishart:
-        return WishartEngine(x, likelihood, tables)
-    return StatisticsEngine(x, likelihood, tables)
+__all__ = ["DensitySweeper", "ParameterSweeper", "density_sweeper"]
 
 
 class ParameterState(NamedTuple):
@@ -272,7 +30,7 @@ class ParameterState(NamedTuple):
     pending: list[int]
 
 
-class ParameterEngine(ChainEngine):
+class ParameterSweeper(ChainSweeper):
     """Algorithm 8 for the density likelihoods of the package, compiled."""
 
     def __init__(
@@ -334,7 +92,7 @@ class DensityState:
         self.proposed = np.zeros(len(labels))
 
 
-class DensityEngine(Engine):
+class DensitySweeper(Sweeper):
     """Algorithm 8 for any likelihood with a density, all chains at once.
 
     The auxiliary parameters of a block of points are drawn, and the densities of all points under
@@ -462,10 +220,10 @@ class DensityEngine(Engine):
         return theta + self.steps * 10.0 ** (-3.0 * uniform) * normal
 
 
-def density_engine(
+def density_sweeper(
     x: np.ndarray, mixture: Mixture, n_auxiliary: int, n_moves: int, compiled: bool = True
-) -> Engine:
-    """The engine of algorithm 8 for one data set (N, *event)."""
+) -> Sweeper:
+    """The sweeper of algorithm 8 for one data set (N, *event)."""
     likelihood = mixture.likelihood
     if not isinstance(likelihood, DensityLikelihood):
         raise ValueError(
@@ -474,8 +232,8 @@ def density_engine(
     tables = prior_tables(mixture.prior, len(x))
     built_in = _built_in(likelihood) if compiled else None
     if built_in is None:
-        return DensityEngine(x, likelihood, tables, n_auxiliary, n_moves)
-    return ParameterEngine(x, likelihood, tables, n_auxiliary, *built_in)
+        return DensitySweeper(x, likelihood, tables, n_auxiliary, n_moves)
+    return ParameterSweeper(x, likelihood, tables, n_auxiliary, *built_in)
 
 
 def _built_in(likelihood: DensityLikelihood) -> tuple[int, np.ndarray] | None:
@@ -504,7 +262,7 @@ def _built_in(likelihood: DensityLikelihood) -> tuple[int, np.ndarray] | None:
 def _wishart_constants(likelihood: NormalInverseWishart) -> np.ndarray:
     """kappa, dof, two zeros, the normalisers, the prior mean and the scale's Cholesky factor."""
     dim = likelihood.dim
-    kappa, dof, mean, factor = _wishart_prior(likelihood)
+    kappa, dof, mean, factor = wishart_prior(likelihood)
     log_gamma = 0.25 * dim * (dim - 1) * log(pi)
     log_gamma += sum(lgamma(0.5 * (dof - j)) for j in range(dim))
     base = dof * float(np.log(np.diag(factor)).sum()) - 0.5 * dof * dim * log(2.0) - log_gamma
