@@ -13,7 +13,7 @@ MAY_IMPORT = {
     "compiled": "",
     "files": "",
     "partitions": "",
-    "generative": "files partitions",
+    "generative": "compiled files partitions",
     "inference": "compiled partitions generative",
     "summary": "compiled partitions inference",
     "network": "files partitions generative",

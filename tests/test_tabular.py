@@ -7,14 +7,10 @@ import pytest
 import torch
 
 from ncp.generative.mixture import Mixture
+from ncp.generative.table_merge import merge_confused
 from ncp.generative.table_prior import TablePrior, draw_partition, draw_table
-from ncp.generative.tables import (
-    N_CONTEXT,
-    FittedTransform,
-    TabularMixture,
-    TabularTransform,
-    merge_confused,
-)
+from ncp.generative.table_transform import N_CONTEXT, FittedTransform, TabularTransform
+from ncp.generative.tables import TabularMixture
 from ncp.partitions import is_canonical
 
 
@@ -204,16 +200,17 @@ class TestPrior:
         assert 10 <= draws[0].x.shape[1] <= 40
 
     def test_features_are_those_of_the_table(self, rng: np.random.Generator) -> None:
-        mixture = TabularMixture()
+        mixture = TabularMixture(tables=TablePrior(missing=0.0))
         table, fitted, labels = mixture.sample_table(60, rng)
-        np.testing.assert_array_equal(mixture.transform(table), fitted.features)
-        assert len(labels) == len(table) == 60
+        again = mixture.transform(table.x, table.categorical)
+        np.testing.assert_array_equal(again, fitted.features)
+        assert len(labels) == len(table.x) == 60
 
     def test_the_family_is_rich(self, rng: np.random.Generator) -> None:
         mixture = TabularMixture()
         drawn = [mixture.sample_table(150, rng) for _ in range(250)]
         n_clusters = np.array([labels.max() + 1 for _, _, labels in drawn])
-        n_columns = np.array([table.shape[1] for table, _, _ in drawn])
+        n_columns = np.array([table.x.shape[1] for table, _, _ in drawn])
         assert 0.05 < (n_clusters == 1).mean() < 0.35
         assert (n_clusters >= 6).mean() > 0.1
         assert n_clusters.max() >= 9
@@ -228,14 +225,25 @@ class TestPrior:
 
     def test_every_knob_at_its_end(self, rng: np.random.Generator) -> None:
         for share in (0.0, 1.0):
-            prior = TablePrior(
-                single=0.0, curved=share, composite=share, realistic=share, outliers=share
-            )
-            for n in (4, 25, 80):
-                for _ in range(20):
-                    x, labels = draw_table(prior, n, rng)
-                    assert np.isfinite(x).all()
-                    assert x.shape[0] == labels.size == n
+            for curved, blobs in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0)):
+                prior = TablePrior(
+                    single=0.0,
+                    curved=curved,
+                    blobs=blobs,
+                    composite=share,
+                    realistic=share,
+                    outliers=share,
+                    background=share,
+                    categorical=share,
+                    missing=share,
+                )
+                for n in (4, 25, 80):
+                    for _ in range(20):
+                        table = draw_table(prior, n, rng)
+                        assert np.isfinite(table.x).all() == (not np.isnan(table.x).any())
+                        assert len(table.x) == table.labels.size == n
+                        assert table.categorical.shape == (table.x.shape[1],)
+                        assert share or not (table.categorical.any() or np.isnan(table.x).any())
         assert draw_partition(TablePrior(single=1.0), 50, rng).max() == 0
 
     def test_the_spec_is_plain_and_complete(self) -> None:
