@@ -106,7 +106,7 @@ def prior_tables(mixture: TabularMixture, n_tables: int, seed: int) -> Iterator[
     rng = np.random.default_rng(seed)
     for i in range(n_tables):
         table, _, labels = mixture.sample_table(int(rng.integers(50, 301)), rng)
-        yield DataSet("prior", f"prior {i}", table, labels)
+        yield DataSet("prior", f"prior {i}", table.x, labels)
 
 
 def folder(path: Path) -> Iterator[DataSet]:

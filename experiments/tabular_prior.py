@@ -39,7 +39,7 @@ def main() -> None:
         if fitted.coordinates.shape[1] == 1:
             y = np.column_stack((y[:, 0], rng.uniform(-0.3, 0.3, size=n)))
         ax.scatter(*y.T, s=5, color=colours[labels % len(colours)], linewidths=0)
-        ax.set_title(f"{n} x {table.shape[1]}, K = {labels.max() + 1}", fontsize=8, pad=2)
+        ax.set_title(f"{n} x {table.x.shape[1]}, K = {labels.max() + 1}", fontsize=8, pad=2)
         ax.set_xticks([])
         ax.set_yticks([])
     figure.tight_layout(pad=0.4)

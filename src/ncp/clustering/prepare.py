@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from ncp.generative.tables import FittedTransform, TabularMixture
+from ncp.generative.table_transform import FittedTransform
+from ncp.generative.tables import TabularMixture
 from ncp.model import NCP
 from ncp.network.pretrained import DEFAULT
 from ncp.output.words import (
