@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from ncp import cli, files
-from ncp.checks import checks as diagnostics
+from ncp.checks import runner
+from ncp.checks.report import CheckReport, CheckRow
 from ncp.clustering.cluster import cluster
 from ncp.generative import mnist as datasets
 from ncp.network.checkpoint import save_model
@@ -206,9 +207,9 @@ def test_check_through_the_command_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The checks themselves are tested elsewhere; an untrained network passes none."""
-    row = diagnostics.CheckRow("KL", 0.004, "<= 0.01", passed, "distance")
-    found = diagnostics.CheckReport((row,))
-    monkeypatch.setattr(diagnostics, "run_checks", lambda *_, **__: found)
+    row = CheckRow("KL", 0.004, "<= 0.01", passed, "distance")
+    found = CheckReport((row,))
+    monkeypatch.setattr(runner, "run_checks", lambda *_, **__: found)
     monkeypatch.setattr("ncp.output.plots.check_figure", lambda report: some_figure())
     out = tmp_path / "out"
     code = cli.app(["check", str(model), "--quick", "--out", str(out)])
