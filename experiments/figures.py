@@ -136,7 +136,7 @@ def moving_point(models: dict[str, NCP], gap: float = 6.0, n_positions: int = 24
     mixture = next(iter(models.values())).mixture
     assert mixture is not None
     data = np.concatenate([np.broadcast_to(x, (n_positions, *x.shape)), moving[:, None]], 1)
-    columns = {"exact": last_conditional(data, labels, mixture)}
+    columns = {"exact": last_conditional(data, labels, mixture.given())}
     columns |= {name: model.assign(moving, x, labels).numpy() for name, model in models.items()}
     return pd.DataFrame(
         {"position": place}

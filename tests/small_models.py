@@ -8,13 +8,14 @@ import torch
 
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 from ncp.generative.priors import CRP
 from ncp.generative.tables import TabularMixture
 from ncp.model import NCP, NCPConfig
 from ncp.network.checkpoint import save_model
 
 
-def small(mixture: Mixture, seed: int = 0) -> NCP:
+def small(mixture: GenerativeModel, seed: int = 0) -> NCP:
     """A narrow network for a mixture; biased towards few clusters by the choice of seed."""
     config = NCPConfig(
         event_shape=mixture.event_shape,

@@ -10,7 +10,8 @@ from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.labelled import LabelledArrays
 from ncp.generative.laplace import LaplaceNoise
 from ncp.generative.likelihood import DensityLikelihood, Likelihood
-from ncp.generative.mixture import Batch, Mixture
+from ncp.generative.mixture import Mixture
+from ncp.generative.model import Batch
 from ncp.generative.priors import CRP, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
 from ncp.generative.ring import Ring
 from ncp.generative.wishart import NormalInverseWishart

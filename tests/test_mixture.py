@@ -3,6 +3,8 @@
 import json
 import math
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.labelled import LabelledArrays
 from ncp.generative.laplace import LaplaceNoise
 from ncp.generative.mixture import Mixture
+from ncp.generative.model import Batch, GenerativeModel, draw_size, model_from_dict
 from ncp.generative.priors import (
     CRP,
     GammaCRP,
@@ -206,3 +209,67 @@ def test_bad_sample_arguments() -> None:
         MIXTURES[0].sample(1, n_points=0)
     with pytest.raises(ValueError, match="extra_parameters >= 0"):
         MIXTURES[0].sample(1, extra_parameters=-1)
+
+
+# --- models of one's own -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Halves(GenerativeModel):
+    """Points left and right of zero: what a user has to write for a model that can be sampled."""
+
+    gap: float = 1.0
+    sizes: tuple[int, int] = (4, 8)
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return (1,)
+
+    def sample(
+        self,
+        n_datasets: int,
+        n_points: int | None = None,
+        share_partition: bool = False,
+        extra_parameters: int = 0,
+        generator: torch.Generator | None = None,
+    ) -> Batch:
+        n = n_points or draw_size(self.sizes, generator)
+        labels = canonical(torch.randint(0, 2, (n_datasets, n), generator=generator))
+        noise = torch.rand((n_datasets, n, 1), generator=generator, dtype=torch.float64)
+        return Batch(self.gap * labels[..., None] + noise, labels)
+
+
+def test_a_model_of_ones_own_needs_a_spec_and_a_sampler_only(generator: torch.Generator) -> None:
+    model = model_from_dict({"kind": "Halves", "gap": 2.0, "sizes": (4, 8)})
+    assert model == Halves(2.0)
+    assert model.to_dict() == {"kind": "Halves", "gap": 2.0, "sizes": [4, 8]}
+    assert model.sample(3, generator=generator).x.shape[::2] == (3, 1)
+    assert (model.location, model.scale, model.preprocessing) == (0.0, 1.0, None)
+    assert (model.is_conjugate, model.has_density) == (False, False)
+    with pytest.raises(ValueError, match="Halves can only be sampled"):
+        model.given()
+    with pytest.raises(ValueError, match=r"conjugate model.*Halves can only be sampled"):
+        model.log_joint(torch.zeros(2, 1), [0, 0])
+    with pytest.raises(ValueError, match="Expected the arguments of Halves"):
+        model_from_dict({"kind": "Halves", "colour": "blue"})
+
+
+@pytest.mark.parametrize("spec", [{"kind": "Unknown"}, {"kind": []}])
+def test_kinds_that_are_not_known_are_refused(spec: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="Expected a generative model of kind"):
+        model_from_dict(spec)
+
+
+def test_a_mixture_is_given() -> None:
+    mixture = MIXTURES[0]
+    assert mixture.given() is mixture
+    with pytest.raises(ValueError, match="Expected no hyper-parameters"):
+        mixture.given(torch.zeros(1, 1, dtype=torch.float64))
+
+
+@each_mixture
+def test_what_a_network_asks_is_the_likelihoods(mixture: Mixture) -> None:
+    assert mixture.max_clusters == mixture.likelihood.max_clusters
+    for name in ("location", "scale"):
+        of, expected = getattr(mixture, name), getattr(mixture.likelihood, name)
+        assert torch.equal(torch.as_tensor(of), torch.as_tensor(expected))

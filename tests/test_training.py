@@ -392,7 +392,7 @@ def test_small_data_sets_have_exact_targets_everywhere() -> None:
             assert piece.targets is None
             continue
         assert piece.targets is not None
-        exact = posterior(piece.x[-1, piece.orders[-1, 0]], run.mixture)
+        exact = posterior(piece.x[-1, piece.orders[-1, 0]], run.mixture.given())
         p = np.exp(exact.log_prob)
         labels = piece.labels[-1, 0].numpy()
         for position in range(1, n):
@@ -429,7 +429,7 @@ def test_small_data_sets_have_exact_pairs() -> None:
     for piece in pieces:
         assert (piece.same is None) == (piece.x.shape[1] > 6)
         if piece.same is not None:
-            torch.testing.assert_close(piece.same, exact_similarity(piece.x, run.mixture))
+            torch.testing.assert_close(piece.same, exact_similarity(piece.x, run.mixture.given()))
 
 
 def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ncp.generative.likelihood import DensityLikelihood as DensityLikelihood
     from ncp.generative.likelihood import Likelihood as Likelihood
     from ncp.generative.mixture import Mixture as Mixture
+    from ncp.generative.model import GenerativeModel as GenerativeModel
     from ncp.generative.priors import CRP as CRP
     from ncp.generative.priors import GammaCRP as GammaCRP
     from ncp.generative.priors import MixtureOfFiniteMixtures as MixtureOfFiniteMixtures
@@ -45,6 +46,7 @@ _HOMES = {
     "generative.laplace": ("LaplaceNoise",),
     "generative.likelihood": ("ConjugateLikelihood", "DensityLikelihood", "Likelihood"),
     "generative.mixture": ("Mixture",),
+    "generative.model": ("GenerativeModel",),
     "model": ("NCP", "NCPConfig"),
     "network.blocks": ("register_encoder",),
     "posterior": ("Partitions",),

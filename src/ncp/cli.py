@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from ncp.checks.plan import CheckPlan
     from ncp.clustering.result import Clustering
-    from ncp.generative.mixture import Mixture
+    from ncp.generative.model import GenerativeModel
     from ncp.model import NCP
     from ncp.output.readers import Table
     from ncp.training.recipe import RunConfig
@@ -728,7 +728,7 @@ def attach_arrays(mixture: Any, split: str = "train") -> None:
 
     One with fewer labels than ten takes the first digits.
     """
-    if getattr(mixture.likelihood, "source", "") != "mnist-train":
+    if getattr(getattr(mixture, "likelihood", None), "source", "") != "mnist-train":
         return
     from ncp.generative.mnist import mnist
 
@@ -834,7 +834,7 @@ def check(
     return 0
 
 
-def check_plan(name: str, mixture: Mixture, quick: bool) -> CheckPlan:
+def check_plan(name: str, mixture: GenerativeModel, quick: bool) -> CheckPlan:
     """How a model is checked. The paper's own architectures are measured, not judged."""
     from ncp.checks.plan import CheckPlan, Targets
 

@@ -40,7 +40,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 from ncp.network.blocks import AttentionBlock, Context, build_encoder, mlp, scaled_squares
 from ncp.partitions import as_tensor, canonical, check_labels
 from ncp.posterior import Partitions
@@ -313,7 +313,7 @@ class NCP(nn.Module):
     location: Tensor
     scale: Tensor
 
-    def __init__(self, config: NCPConfig, mixture: Mixture | None = None) -> None:
+    def __init__(self, config: NCPConfig, mixture: GenerativeModel | None = None) -> None:
         super().__init__()
         if mixture is not None and tuple(mixture.event_shape) != config.event_shape:
             raise ValueError(
@@ -340,9 +340,8 @@ class NCP(nn.Module):
         )
         n_in = sum(config.f_inputs().values())
         self.f = mlp(n_in, config.width, config.f_depth, 1, residual=config.residual, bias=False)
-        likelihood = None if mixture is None else mixture.likelihood
         for name, default in (("location", 0.0), ("scale", 1.0)):
-            value = torch.as_tensor(getattr(likelihood, name, default), dtype=torch.float32)
+            value = torch.as_tensor(getattr(mixture, name, default), dtype=torch.float32)
             self.register_buffer(name, value.clone())
 
     @property

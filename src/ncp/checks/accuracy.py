@@ -20,7 +20,7 @@ from ncp.checks.simulation import (
     seeds_of,
     tell,
 )
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 from ncp.inference.importance import effective_sample_size
 from ncp.summary.estimate import point_estimate
 
@@ -55,7 +55,9 @@ class Efficiency:
         return self.median >= self.min_median
 
 
-def efficiency(simulation: Simulation, mixture: Mixture, *, min_median: float = 0.7) -> Efficiency:
+def efficiency(
+    simulation: Simulation, mixture: GenerativeModel, *, min_median: float = 0.7
+) -> Efficiency:
     r"""ESS / L of the weights w = p(c, x) / q(c | x) for every data set,
 
         ESS = (\sum_u n_u w_u)^2 / \sum_u n_u w_u^2,   n_u how often row u was drawn.
@@ -73,7 +75,7 @@ def efficiency(simulation: Simulation, mixture: Mixture, *, min_median: float = 
     return Efficiency(np.array(fractions), simulation.n_samples, min_median)
 
 
-def reweighted(simulation: Simulation, mixture: Mixture) -> Simulation:
+def reweighted(simulation: Simulation, mixture: GenerativeModel) -> Simulation:
     """The same draws with importance weights, as `ncp.cluster` uses them.
 
     Args:
@@ -88,7 +90,7 @@ def reweighted(simulation: Simulation, mixture: Mixture) -> Simulation:
     return replace(simulation, draws=tuple(draws))
 
 
-def _log_weights(x: Tensor, draws: Draws, mixture: Mixture) -> Float64[np.ndarray, " rows"]:
+def _log_weights(x: Tensor, draws: Draws, mixture: GenerativeModel) -> Float64[np.ndarray, " rows"]:
     if draws.log_q is None:
         raise ValueError("Expected draws with log q but the sampler gave none")
     return np.asarray(as_numpy(mixture.log_joint(x, draws.labels)) - draws.log_q)
@@ -128,7 +130,7 @@ def point_estimate_ari(
 
 def nll_per_point(
     log_prob: LogProb,
-    mixture: Mixture,
+    mixture: GenerativeModel,
     *,
     n_datasets: int = 200,
     n_points: int = 50,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ncp.checks.ranks import RankTest, rank_test
 from ncp.checks.simulation import LEVEL, Simulation, as_numpy, seeds_of
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 from ncp.partitions import counts
 
 __all__ = ["CalibrationResult", "Statistic", "sbc"]
@@ -45,7 +45,7 @@ class CalibrationResult:
 
 def sbc(
     simulation: Simulation,
-    mixture: Mixture | None = None,
+    mixture: GenerativeModel | None = None,
     *,
     statistics: Mapping[str, Statistic] | None = None,
     level: float = LEVEL,

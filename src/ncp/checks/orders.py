@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 
 from ncp.checks.simulation import LogProb, Progress, evaluate_rows, seeds_of
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 from ncp.partitions import canonical, random_orders
 
 __all__ = ["OrderDependence", "order_dependence"]
@@ -38,7 +38,7 @@ class OrderDependence:
 
 def order_dependence(
     log_prob: LogProb,
-    mixture: Mixture,
+    mixture: GenerativeModel,
     *,
     n_datasets: int = 100,
     n_points: int = 50,

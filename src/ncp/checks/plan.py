@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ncp.checks.simulation import LEVEL
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 
 __all__ = ["CheckPlan", "Targets"]
 
@@ -59,13 +59,14 @@ class CheckPlan:
 
     @classmethod
     def of(
-        cls, mixture: Mixture, *, quick: bool = False, targets: Targets | None = None
+        cls, mixture: GenerativeModel, *, quick: bool = False, targets: Targets | None = None
     ) -> CheckPlan:
         """The plan for a mixture: sizes and targets by what kind of model it is.
 
         Example:
             >>> from ncp.generative.gaussian import GaussianKnownVariance
             >>> from ncp.generative.priors import CRP
+            >>> from ncp.generative.mixture import Mixture
             >>> plan = CheckPlan.of(Mixture(CRP(0.7), GaussianKnownVariance(dim=1)), quick=True)
             >>> plan.sbc_datasets, plan.targets.ess_median
             (100, 0.7)

@@ -31,7 +31,7 @@ from ncp.checks.simulation import (
     seeds_of,
     simulate,
 )
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 
 __all__ = ["run_checks"]
 
@@ -39,7 +39,7 @@ __all__ = ["run_checks"]
 def run_checks(
     log_prob: LogProb,
     sample_many: SampleMany,
-    mixture: Mixture,
+    mixture: GenerativeModel,
     *,
     plan: CheckPlan | None = None,
     quick: bool = False,
@@ -87,7 +87,7 @@ class _CheckContext(NamedTuple):
 
     log_prob: LogProb
     sample_many: SampleMany
-    mixture: Mixture
+    mixture: GenerativeModel
     plan: CheckPlan
     progress: Progress | None
 
@@ -110,7 +110,7 @@ def _last_point_rows(ctx: _CheckContext, seed: int) -> Lines:
     for n, tv_seed in zip(plan.tv_sizes, seeds_of(seed, len(plan.tv_sizes)), strict=True):
         tv = last_point_tv(
             ctx.log_prob,
-            ctx.mixture,
+            ctx.mixture.given(),
             n_points=n,
             n_datasets=plan.tv_datasets,
             seed=tv_seed,
@@ -127,7 +127,7 @@ def _enumeration_rows(ctx: _CheckContext, seed: int) -> Lines:
     n = ctx.plan.kl_points
     exact = exact_comparison(
         ctx.log_prob,
-        ctx.mixture,
+        ctx.mixture.given(),
         n_points=n,
         n_datasets=ctx.plan.kl_datasets,
         seed=seed,
@@ -175,7 +175,7 @@ def _calibration_rows(ctx: _CheckContext, seed: int) -> Lines:
 def _geweke_rows(ctx: _CheckContext, seed: int) -> Lines:
     result = geweke(
         ctx.sample_many,
-        ctx.mixture,
+        ctx.mixture.given(),
         n_chains=ctx.plan.geweke_chains,
         n_rounds=ctx.plan.geweke_rounds,
         n_points=ctx.plan.geweke_points,
@@ -236,7 +236,7 @@ def _chain_rows(ctx: _CheckContext, seed: int) -> Lines:
     found = compare_with_chain(
         ctx.sample_many,
         ctx.log_prob,
-        ctx.mixture,
+        ctx.mixture.given(),
         n_datasets=ctx.plan.chain_datasets,
         n_points=ctx.plan.chain_points,
         n_samples=ctx.plan.chain_samples,

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 
 __all__ = [
     "Draws",
@@ -112,7 +112,7 @@ class Simulation:
 
 def simulate(
     sample_many: SampleMany,
-    mixture: Mixture,
+    mixture: GenerativeModel,
     *,
     n_datasets: int = 1000,
     n_points: int | None = None,

@@ -15,9 +15,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ncp.clustering.cluster import cluster
-from ncp.clustering.prepare import as_rows
+from ncp.clustering.prepare import as_rows, preprocessing_of
 from ncp.clustering.result import Clustering
-from ncp.generative.tables import TabularMixture
 from ncp.network.pretrained import DEFAULT
 from ncp.posterior import Partitions
 
@@ -169,7 +168,7 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         ndarray of shape (n_samples, n_clusters_ + 1); the last column is "a new cluster".
         """
         check_is_fitted(self)
-        fills_in = isinstance(self.clustering_.model.mixture, TabularMixture)
+        fills_in = preprocessing_of(self.clustering_.model) is not None
         data = self._validate(X, "allow-nan" if fills_in else True, reset=False)
         return self.clustering_.predict_proba(data)
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from ncp.generative.table_transform import FittedTransform
-from ncp.generative.tables import TabularMixture
+from ncp.generative.model import Preprocessing
 from ncp.model import NCP
 from ncp.network.pretrained import DEFAULT
 from ncp.output.words import (
@@ -47,6 +46,7 @@ __all__ = [
     "column_names",
     "find_columns",
     "prepare",
+    "preprocessing_of",
 ]
 
 Range = tuple[float, float]
@@ -114,7 +114,7 @@ class Settings:
 
     def for_model(self, model: NCP) -> Settings:
         """With nothing left open. Tables are unsure in many ways: many orders, few samples each."""
-        is_table = isinstance(model.mixture, TabularMixture)
+        is_table = preprocessing_of(model) is not None
         largest = 0 if model.mixture is None else model.mixture.sizes[1]
         chosen: dict[str, Any] = {
             "n_samples": 50 if is_table else 1000,
@@ -124,6 +124,11 @@ class Settings:
         }
         left_open = {k: v for k, v in chosen.items() if getattr(self, k) in (None, "auto")}
         return replace(self, **left_open)
+
+
+def preprocessing_of(model: NCP) -> Preprocessing | None:
+    """What turns any table into the model's points; None if it takes points as they are."""
+    return None if model.mixture is None else model.mixture.preprocessing
 
 
 @runtime_checkable
@@ -230,7 +235,7 @@ def prepare(
     """
     settings = settings or Settings()
     rows = as_rows(x)
-    tabular = isinstance(model.mixture, TabularMixture)
+    tabular = preprocessing_of(model) is not None
     usable = np.ones(len(rows), dtype=bool)
     notes: list[str] = []
     if not tabular:
@@ -263,7 +268,9 @@ def _prepare_table(
     notes: list[str],
     settings: Settings,
 ) -> Prepared:
-    assert isinstance(model.mixture, TabularMixture)
+    preprocessing = preprocessing_of(model)
+    assert model.mixture is not None
+    assert preprocessing is not None
     if settings.scale is not None or settings.noise_sd is not None:
         raise ValueError(
             "Expected no scale or noise_sd, since the tabular model standardises columns itself"
@@ -271,15 +278,14 @@ def _prepare_table(
     rows = table.reshape(len(table), -1)
     if np.isnan(rows).all():
         raise ValueError("Expected a table with values but every cell is missing")
-    fitted: FittedTransform = model.mixture.transform.fit(rows[index])
+    fitted = preprocessing.fit(rows[index])
     if not fitted.rows.all():
         usable = usable & ~np.isnan(rows).any(1)
     index = index[fitted.rows]
     warnings = []
     if fitted.axes.shape[1] == 0:
         warnings.append(NOTHING_VARIES)
-    elif len(index) >= 3:
-        odd = model.mixture.unusualness(fitted)
+    elif len(index) >= 3 and (odd := model.mixture.unusualness(fitted)) is not None:
         notes.append(odd.words) if odd.p_value > 0.05 else warnings.append(odd.words)
     words = fitted.words[:1].upper() + fitted.words[1:]
     warnings += _size_warning(model, len(index))
@@ -317,7 +323,7 @@ def _units(model: NCP, rows: np.ndarray, settings: Settings) -> tuple[Units, lis
 
 
 def _noise_sd(model: NCP) -> float:
-    likelihood = None if model.mixture is None else model.mixture.likelihood
+    likelihood = getattr(model.mixture, "likelihood", None)
     for name in ("noise_sd", "noise_scale"):
         if hasattr(likelihood, name):
             return float(getattr(likelihood, name))

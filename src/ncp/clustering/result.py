@@ -28,9 +28,9 @@ from ncp.clustering.prepare import (
     check_shape,
     column_names,
     find_columns,
+    preprocessing_of,
 )
 from ncp.files import write_atomically
-from ncp.generative.tables import TabularMixture
 from ncp.inference.importance import resample_counts
 from ncp.model import NCP
 from ncp.output import words
@@ -118,7 +118,7 @@ class Clustering:
         rows = as_rows(x)
         if hasattr(x, "columns") and self.columns != column_names(None, self.table):
             rows = rows[:, find_columns(column_names(x, rows), self.columns)]
-        if not isinstance(self.model.mixture, TabularMixture):
+        if preprocessing_of(self.model) is None:
             check_shape(self.model, rows)
         parts = [
             self.scorer.joint(self.model, rows[i : i + ASSIGN_ROWS])

@@ -1,4 +1,4 @@
-"""Random tables with known clusters, as a mixture that a network can be trained on.
+"""Random tables with known clusters, as a model that a network can be trained on.
 
 `TabularMixture` draws tables (`ncp.generative.table_prior`), passes them through the *same*
 preprocessing as a user's table (`ncp.generative.table_transform`), and merges clusters that nobody
@@ -15,82 +15,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ncp.generative.likelihood import Likelihood
-from ncp.generative.mixture import Batch, Mixture
-from ncp.generative.priors import Prior, numpy_generator
+from ncp.generative.model import Batch, GenerativeModel, check_sizes
+from ncp.generative.priors import numpy_generator
 from ncp.generative.table_merge import merge_confused
-from ncp.generative.table_prior import RawTable, TablePrior, draw_partition, draw_table
+from ncp.generative.table_prior import RawTable, TablePrior, draw_table
 from ncp.generative.table_transform import FittedTransform, TabularTransform
 from ncp.generative.unusual import Unusualness, compare, describe, summary_statistics
-from ncp.partitions import ArrayLike, canonical
+from ncp.partitions import canonical
 
-__all__ = ["TabularMixture", "TabularPartitions", "TabularRows"]
+__all__ = ["TabularMixture"]
 
 Labels = NDArray[np.int64]
 
-NO_DENSITY = "Expected a model with a density but the prior over tables can only be sampled"
-
 
 @dataclass(frozen=True)
-class TabularPartitions(Prior):
-    """The partitions of `TabularMixture` before clusters are merged; it has no closed form."""
-
-    single: float = TablePrior.single
-    max_clusters: int = TablePrior.max_clusters
-
-    def log_v(self, n_points: int | Tensor, n_clusters: int | Tensor) -> Float64[Tensor, " ..."]:
-        raise ValueError(NO_DENSITY)
-
-    def sample_concentration(
-        self, n_datasets: int, generator: torch.Generator | None = None
-    ) -> Float64[Tensor, " n_datasets"]:
-        raise ValueError(NO_DENSITY)
-
-    def log_prob(self, labels: ArrayLike) -> Float64[Tensor, "*batch"]:
-        raise ValueError(NO_DENSITY)
-
-    def predictive(self, counts: ArrayLike) -> Float64[Tensor, "*batch kplus1"]:
-        raise ValueError(NO_DENSITY)
-
-    def sample(
-        self, n_datasets: int, n_points: int, generator: torch.Generator | None = None
-    ) -> Int64[Tensor, "b n"]:
-        rng = numpy_generator(generator)
-        law = TablePrior(single=self.single, max_clusters=self.max_clusters)
-        rows = [draw_partition(law, n_points, rng) for _ in range(n_datasets)]
-        return canonical(np.stack(rows))
-
-
-@dataclass(frozen=True)
-class TabularRows(Likelihood):
-    """The rows of a preprocessed table: F features of unit scale, of no known density."""
-
-    n_features: int = 14
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return (self.n_features,)
-
-    def sample_parameters(
-        self, shape: tuple[int, ...], generator: torch.Generator | None = None
-    ) -> Float64[Tensor, "*shape p"]:
-        raise ValueError(NO_DENSITY)
-
-    def sample_observations(
-        self,
-        parameters: Float64[Tensor, "b k p"],
-        labels: Int64[Tensor, "b n"],
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "b n *event"]:
-        raise ValueError(NO_DENSITY)
-
-
-@dataclass(frozen=True)
-class TabularMixture(Mixture):
+class TabularMixture(GenerativeModel):
     """The prior over tables, after preprocessing: what the model `tabular` is trained on.
 
     A data set is a random table (see `table_prior`), its features y = transform(table), and
@@ -110,12 +51,10 @@ class TabularMixture(Mixture):
         >>> batch = mixture.sample(3, n_points=40, generator=torch.Generator().manual_seed(0))
         >>> batch.x.shape, batch.labels.shape
         (torch.Size([3, 40, 14]), torch.Size([3, 40]))
-        >>> Mixture.from_dict(mixture.to_dict()) == mixture
+        >>> TabularMixture.from_dict(mixture.to_dict()) == mixture
         True
     """
 
-    prior: Prior = field(init=False, repr=False)
-    likelihood: Likelihood = field(init=False, repr=False)
     sizes: tuple[int, int] = (5, 1000)
     tables: TablePrior = field(default_factory=TablePrior)
     transform: TabularTransform = field(default_factory=TabularTransform)
@@ -129,11 +68,16 @@ class TabularMixture(Mixture):
             raise ValueError(f"Expected 0 <= low <= high <= 1 for overlap but got {self.overlap}")
         if not 0.0 <= self.again < 1.0:
             raise ValueError(f"Expected 0 <= again < 1 but got {self.again}")
-        partitions = TabularPartitions(self.tables.single, self.tables.max_clusters)
         object.__setattr__(self, "overlap", (float(low), float(high)))
-        object.__setattr__(self, "prior", partitions)
-        object.__setattr__(self, "likelihood", TabularRows(self.transform.n_features))
-        super().__post_init__()
+        object.__setattr__(self, "sizes", check_sizes(self.sizes))
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return (self.transform.n_features,)
+
+    @property
+    def preprocessing(self) -> TabularTransform:
+        return self.transform
 
     def sample(
         self,
@@ -209,7 +153,7 @@ class TabularMixture(Mixture):
         return compare(fitted, known)
 
     def to_dict(self) -> dict[str, Any]:
-        """A plain dict from which `Mixture.from_dict` makes an equal mixture."""
+        """A plain dict from which `model_from_dict` makes an equal model."""
         return {
             "kind": type(self).__name__,
             "sizes": list(self.sizes),

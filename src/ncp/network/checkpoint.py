@@ -25,7 +25,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ncp.files import write_atomically
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import model_from_dict
 from ncp.model import NCP, NCPConfig
 
 FORMAT = 1
@@ -63,7 +63,7 @@ class Checkpoint:
         if depth > len(self.weights):
             raise ValueError(f"Expected {depth} layers but got {len(self.weights)} tensors")
         with refusing("Expected a model that can be built from the header"):
-            mixture = None if self.mixture is None else Mixture.from_dict(self.mixture)
+            mixture = None if self.mixture is None else model_from_dict(self.mixture)
             with torch.device("meta"):
                 model = NCP(self.config, mixture)
             expected = model.state_dict()

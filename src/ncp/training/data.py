@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ncp.generative.mixture import Batch, Mixture
+from ncp.generative.model import Batch, GenerativeModel
 from ncp.inference.exact import exact_similarity
 from ncp.model import CHUNK, NCP, candidates_per_row, groups_of
 from ncp.partitions import canonical
@@ -96,7 +96,8 @@ def _draw_size(run: RunConfig, pairwise: bool, generator: torch.Generator) -> Se
     else:
         piece = sequences(batch, config.orders, mixture, r, generator)
     if pairwise and is_small and mixture.is_conjugate:
-        piece = piece._replace(same=exact_similarity(piece.x, mixture))
+        known = mixture.given(batch.hyperparameters)
+        piece = piece._replace(same=exact_similarity(piece.x, known))
     return piece
 
 
@@ -146,7 +147,7 @@ def on_device_of(data: Sequences, model: NCP) -> Sequences:
 def sequences(
     batch: Batch,
     n_orders: int,
-    mixture: Mixture,
+    mixture: GenerativeModel,
     rao_blackwell: int = 0,
     generator: torch.Generator | None = None,
 ) -> Sequences:
@@ -162,7 +163,7 @@ def sequences(
 
 
 def hard_examples(
-    batch: Batch, mixture: Mixture, r: int, generator: torch.Generator | None = None
+    batch: Batch, mixture: GenerativeModel, r: int, generator: torch.Generator | None = None
 ) -> Sequences:
     """Data sets that the mixture seldom draws: near clusters, and last points in between or aside.
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel, model_from_dict
 from ncp.model import NCPConfig
 from ncp.network.checkpoint import refusing
 
@@ -130,7 +130,7 @@ class RunConfig:
     name: str
     seed: int
     model: NCPConfig
-    mixture: Mixture
+    mixture: GenerativeModel
     training: TrainingConfig
     initial: str = ""
 
@@ -146,7 +146,7 @@ class RunConfig:
         if (self.training.rao_blackwell or self.training.exact_up_to) and not exact:
             raise ValueError(
                 "Expected a likelihood that is conjugate or has a density for soft targets "
-                f"but got {type(self.mixture.likelihood).__name__}"
+                f"but got {self.mixture}"
             )
         if self.training.exact_sizes and self.mixture.sizes[0] > self.training.exact_up_to:
             raise ValueError(
@@ -155,8 +155,7 @@ class RunConfig:
             )
         if self.training.hard_examples and not self.mixture.is_conjugate:
             raise ValueError(
-                "Expected a conjugate likelihood for hard_examples "
-                f"but got {type(self.mixture.likelihood).__name__}"
+                f"Expected a conjugate likelihood for hard_examples but got {self.mixture}"
             )
 
     @classmethod
@@ -171,7 +170,7 @@ class RunConfig:
         for key in ("name", "mixture"):
             if key not in plain:
                 raise ValueError(f"Expected the key {key!r} in a run but got {sorted(plain)}")
-        mixture = Mixture.from_dict(plain["mixture"])
+        mixture = model_from_dict(plain["mixture"])
         _only(plain.get("training", {}), {f.name for f in fields(TrainingConfig)}, "training")
         _only(plain.get("model", {}), {f.name for f in fields(NCPConfig)}, "model")
         training = dict(plain.get("training", {}))

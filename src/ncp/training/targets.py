@@ -24,7 +24,8 @@ from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
-from ncp.generative.mixture import Batch, Mixture
+from ncp.generative.mixture import Mixture
+from ncp.generative.model import Batch, GenerativeModel
 from ncp.model import groups_of
 from ncp.partitions import canonical
 
@@ -37,7 +38,7 @@ BLOCK = 2**18  # leaves of the trees that are grown at the same time
 def tail_targets(
     batch: Batch,
     orders: Int[Tensor, "B R N"],
-    mixture: Mixture,
+    mixture: GenerativeModel,
     r: int,
     exact_only: bool = False,
 ) -> Float[Tensor, "B R r K"]:
@@ -61,6 +62,7 @@ def tail_targets(
     n_orders, n = orders.shape[1:]
     if not 1 <= r < n:
         raise ValueError(f"Expected 1 <= r < {n} points but got r = {r}")
+    known = mixture.given(batch.hyperparameters)
     flat_orders = orders.flatten(0, 1)
     along = batch.labels.repeat_interleave(n_orders, 0).gather(1, flat_orders)
     labels = canonical(along)
@@ -71,8 +73,8 @@ def tail_targets(
     for rows, length in _blocks(labels, r):
         x = batch.x[data_set[rows, None], flat_orders[rows]]
         parameters = None if batch.parameters is None else batch.parameters[data_set[rows]]
-        tree = _predictive(mixture, x, along[rows], labels[rows], parameters, length)
-        exact = _tree_targets(tree, labels[rows], mixture.prior.predictive, length)
+        tree = _predictive(known, x, along[rows], labels[rows], parameters, length)
+        exact = _tree_targets(tree, labels[rows], known.prior.predictive, length)
         targets[rows, -length:] = torch.nn.functional.pad(
             exact, (0, targets.shape[2] - exact.shape[2])
         )
