@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,26 +13,61 @@ from ncp.generative.mixture import Mixture
 from ncp.generative.model import GenerativeModel
 from ncp.generative.priors import CRP
 from ncp.generative.tables import TabularMixture
-from ncp.model import NCP, NCPConfig
+from ncp.model import NCP
+from ncp.network.attention import Attention
+from ncp.network.blocks import Perceptron
 from ncp.network.checkpoint import save_model
+from ncp.network.encoder import ConvEncoder, MLPEncoder
+from ncp.network.network import NetworkSpec
+
+SMALL = {"h": (16, 2, 16), "g": (16, 2, 16), "f": (16, 2), "sees": ("candidate",)}
+
+
+def spec(
+    event_shape: Any = 2,
+    *,
+    h: tuple[int, int, int] = (12, 3, 7),
+    g: tuple[int, int, int] = (8, 4, 9),
+    f: tuple[int, int] = (8, 4),
+    sees: Sequence[str] = (),
+    attention: tuple[int, int, int, int] | None = None,
+    residual: bool = False,
+    fourier: int = 0,
+    own_q: bool = False,
+    pooling: str = "sum",
+    channels: tuple[int, int] | None = None,
+) -> NetworkSpec:
+    """A small network in few words.
+
+    Args:
+        event_shape: of a point.
+        h, g, f: (width, depth, out) of each; f has no out.
+        sees: what f sees beside G, Q and the point; with `"-point"` not the point.
+        attention: (blocks, width, codes, octaves).
+        residual, fourier, pooling: as in the specs.
+        own_q: an encoder of its own for Q, as the authors' public code has it.
+        channels: of a convolutional encoder instead of the perceptron.
+    """
+    encoder = MLPEncoder(h[2], h[0], h[1], residual, fourier)
+    seen = ["G", "Q", *([] if "-point" in sees else ["point"]), *sees]
+    return NetworkSpec(
+        event_shape,
+        encoder if channels is None else ConvEncoder(h[2], channels),
+        None if attention is None else Attention(*attention),
+        Perceptron(*g, residual),
+        Perceptron(*f, 1, residual),
+        MLPEncoder(h[2] + 1, h[0], h[1]) if own_q else None,
+        tuple(name for name in seen if name != "-point"),
+        pooling,
+    )
 
 
 def small(mixture: GenerativeModel, seed: int = 0) -> NCP:
     """A narrow network for a mixture; biased towards few clusters by the choice of seed."""
-    config = NCPConfig(
-        event_shape=mixture.event_shape,
-        h_width=16,
-        h_depth=2,
-        h_dim=16,
-        width=16,
-        g_depth=2,
-        g_dim=16,
-        f_depth=2,
-        candidate_in_f=True,
-    )
+    network = spec(mixture.event_shape, **SMALL)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return NCP(config, mixture).eval()
+        return NCP(network, mixture).eval()
 
 
 def gaussian(dim: int = 2) -> NCP:

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from ncp.generative.tables import TabularMixture as TabularMixture
     from ncp.generative.wishart import NormalInverseWishart as NormalInverseWishart
     from ncp.model import NCP as NCP
-    from ncp.model import NCPConfig as NCPConfig
-    from ncp.network.blocks import register_encoder as register_encoder
-    from ncp.network.pretrained import load as load
+    from ncp.model import load as load
+    from ncp.network.attention import Attention as Attention
+    from ncp.network.blocks import Perceptron as Perceptron
+    from ncp.network.encoder import ConvEncoder as ConvEncoder
+    from ncp.network.encoder import Encoder as Encoder
+    from ncp.network.encoder import MLPEncoder as MLPEncoder
+    from ncp.network.network import NetworkSpec as NetworkSpec
     from ncp.posterior import Partitions as Partitions
     from ncp.training.loop import train as train
     from ncp.training.recipe import RunConfig as RunConfig
@@ -47,10 +51,12 @@ _HOMES = {
     "generative.likelihood": ("ConjugateLikelihood", "DensityLikelihood", "Likelihood"),
     "generative.mixture": ("Mixture",),
     "generative.model": ("GenerativeModel",),
-    "model": ("NCP", "NCPConfig"),
-    "network.blocks": ("register_encoder",),
+    "model": ("NCP", "load"),
+    "network.attention": ("Attention",),
+    "network.blocks": ("Perceptron",),
+    "network.encoder": ("ConvEncoder", "Encoder", "MLPEncoder"),
+    "network.network": ("NetworkSpec",),
     "posterior": ("Partitions",),
-    "network.pretrained": ("load",),
     "generative.priors": ("CRP", "GammaCRP", "MixtureOfFiniteMixtures", "PitmanYor"),
     "generative.ring": ("Ring",),
     "generative.tables": ("TabularMixture",),

@@ -249,7 +249,8 @@ def cluster(
     import hashlib
 
     from ncp.clustering.prepare import Settings
-    from ncp.network.pretrained import find, load, short_name
+    from ncp.model import load
+    from ncp.network.pretrained import find, short_name
     from ncp.output import readers
 
     sources = readers.expand(data)
@@ -799,7 +800,8 @@ def check(
     """
     from ncp.checks.runner import run_checks
     from ncp.files import write_atomically
-    from ncp.network.pretrained import load, short_name
+    from ncp.model import load
+    from ncp.network.pretrained import short_name
     from ncp.output.plots import check_figure
 
     network = load(model)

@@ -11,7 +11,7 @@ Dask (`engine="dask"`) they run on the workers of a cluster:
 * results come back as they are ready, each with the number of its item. Dask runs the tasks of a
   worker that dies again elsewhere; should all copies of the weights die, they are sent again.
 
-The samples of a data set depend on the seed and its number only (see `ncp.sampling.tree`), so any
+The samples of a data set depend on the seed and its number only (see `ncp.sampling.sample`), so any
 engine, number of workers, size of block or death of a worker gives the same labels.
 """
 
@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ncp.model import NCP
-from ncp.network.checkpoint import Checkpoint, load_model, save_model, write
+from ncp.model import NCP, load_model
+from ncp.network.checkpoint import Checkpoint, save_model, write
 from ncp.posterior import Partitions
-from ncp.sampling.tree import Progress, sample_many
+from ncp.sampling.threads import Progress
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -64,14 +64,14 @@ def sample_stream(
     Arguments:
         model: A trained network.
         xs: Data sets `(N, *event_shape)`; they are taken up as they are needed.
-        n_samples, orders, seed: As for `ncp.sampling.tree.sample_many`, with the same results.
+        n_samples, orders, seed: As for `NCP.sample_many`, with the same results.
         engine: `None` for this process, `"dask"`, or a `distributed.Client`.
         address: Of a Dask scheduler, as in `tcp://10.0.0.1:8786`; without one, workers are
             started on this machine, one for each core, and stopped at the end.
         progress: Called with (data sets done, data sets in all, as far as that is known).
 
-    >>> from ncp.model import NCPConfig
-    >>> model = NCP(NCPConfig(event_shape=1))
+    >>> from ncp import NetworkSpec
+    >>> model = NCP(NetworkSpec(event_shape=1))
     >>> [i for i, samples in sample_stream(model, [[[0.0], [1.0]], [[3.0]]], 10, seed=0)]
     [0, 1]
     """
@@ -103,7 +103,7 @@ def _checked(model: NCP, number: int, x: Any) -> np.ndarray:
 
 
 def _sample(model: NCP, numbers: list[int], xs: list[Any], **how: Any) -> list[Partitions]:
-    return sample_many(model, xs, streams=numbers, **how)
+    return model.sample_many(xs, streams=numbers, **how)
 
 
 def _blocks(xs: Iterable[Any], most: int, points: int) -> Iterator[list[tuple[int, Any]]]:
@@ -286,5 +286,5 @@ def model_bytes(model: NCP, with_mixture: bool = True) -> bytes:
         if with_mixture:
             save_model(path, model)
         else:
-            write(path, Checkpoint(model.config, None, dict(model.state_dict())))
+            write(path, Checkpoint(model.spec, None, dict(model.state_dict())))
         return path.read_bytes()

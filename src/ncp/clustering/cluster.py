@@ -21,10 +21,9 @@ from jaxtyping import Float64, Int, Int64
 from ncp.clustering.prepare import Prepared, Range, Settings, column_names, prepare
 from ncp.clustering.result import ASSIGN_ROWS, Clustering, Scorer
 from ncp.inference.importance import resample_counts
-from ncp.model import NCP
-from ncp.network.pretrained import DEFAULT, load, short_name
+from ncp.model import NCP, load
+from ncp.network.pretrained import DEFAULT, short_name
 from ncp.posterior import Partitions
-from ncp.sampling.tree import sample_many
 from ncp.summary.estimate import Estimator
 from ncp.summary.summary import summarise
 
@@ -82,8 +81,7 @@ def cluster_many(
         features = [prepared[i].features for i in wanted]
         # With a seed, a table has the same samples alone, among others and after a resumption.
         streams = None if how.seed is None else [0] * len(wanted)
-        drawn = sample_many(
-            network,
+        drawn = network.sample_many(
             features,
             n_samples,
             orders=how.orders,

@@ -295,7 +295,7 @@ def _prepare_table(
 
 
 def check_shape(model: NCP, rows: np.ndarray) -> None:
-    event = model.config.event_shape
+    event = model.spec.event_shape
     width = int(np.prod(event))
     if int(np.prod(rows.shape[1:])) != width or (rows.ndim > 2 and rows.shape[1:] != event):
         wanted = count(width, "column")
@@ -308,7 +308,7 @@ def check_shape(model: NCP, rows: np.ndarray) -> None:
 
 
 def _units(model: NCP, rows: np.ndarray, settings: Settings) -> tuple[Units, list[str]]:
-    event = model.config.event_shape
+    event = model.spec.event_shape
     factor = settings.scale
     if settings.noise_sd is not None:
         factor = _noise_sd(model) / settings.noise_sd
@@ -341,7 +341,7 @@ def _warnings(model: NCP, features: np.ndarray, ranges: dict[int, Range]) -> tup
     sentences = _size_warning(model, len(features))
     if model.mixture is None:
         return tuple(sentences)
-    if len(model.config.event_shape) > 1:
+    if len(model.spec.event_shape) > 1:
         least, most = float(features.min()), float(features.max())
         odd = least < 0.0 or most > 1.0
         return (*sentences, *([pixel_sentence(least, most)] if odd else []))

@@ -35,7 +35,6 @@ from ncp.inference.importance import resample_counts
 from ncp.model import NCP
 from ncp.output import words
 from ncp.posterior import Partitions
-from ncp.sampling.tree import assign_each
 from ncp.summary.similarity import similarity
 from ncp.summary.summary import Summary
 
@@ -294,7 +293,7 @@ class Scorer:
     def each(self, model: NCP, rows: np.ndarray) -> list[np.ndarray]:
         """p_s(j), for every sample s, of rows `(M, P)` in the caller's units."""
         features = self.preparation.apply(rows)
-        found = assign_each(model, features, self.features, self.labels, mutual=False)
+        found = model.assign_each(features, self.features, self.labels, mutual=False)
         return [chances.cpu().numpy() for chances in found]
 
     def carry_over(self, each: list[np.ndarray]) -> Float64[np.ndarray, "M K1"]:

@@ -1,7 +1,7 @@
 """One self-describing safetensors file.
 
 Tensors by name, and one JSON document in the file's header under the key ``ncp``: format version,
-package version, `NCPConfig`, mixture spec, training config, step, metrics, commit. Weights that
+package version, `NetworkSpec`, mixture spec, training config, step, metrics, commit. Weights that
 ship hold the model's tensors only; a training checkpoint also holds the optimiser's moments and the
 averaged weights under prefixes of their own. Nothing in the file is ever executed.
 
@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,9 +26,10 @@ from torch import Tensor
 
 from ncp.files import write_atomically
 from ncp.generative.model import model_from_dict
-from ncp.model import NCP, NCPConfig
+from ncp.network.network import Network, NetworkSpec
 
-FORMAT = 1
+N = TypeVar("N", bound=Network)
+FORMAT = 2
 TRANSFORM = ("location", "scale")  # the input transform: any shape that fits one observation
 WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FAULTS = (TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
@@ -46,26 +47,28 @@ class Checkpoint:
         info: Everything else of the header: training config, step, metrics, commit, name.
     """
 
-    config: NCPConfig
+    config: NetworkSpec
     mixture: dict[str, Any] | None
     weights: dict[str, Tensor]
     state: dict[str, Tensor] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
 
-    def build(self) -> NCP:
-        """The model, in evaluation mode.
+    def build(self, kind: type[N]) -> N:
+        """The model, of a class that is a `Network`, in evaluation mode.
 
         The file may come from a stranger: the model takes up memory only once the tensors that
         are there are known to be those of its config.
         """
-        c = self.config
-        depth = max(c.h_depth, c.g_depth, c.f_depth, c.context)
+        attention = self.config.attention
+        blocks = 0 if attention is None else attention.blocks
+        depth = max(self.config.g.depth, self.config.f.depth, blocks)
+        depth = max(depth, getattr(self.config.encoder, "depth", 0))
         if depth > len(self.weights):
             raise ValueError(f"Expected {depth} layers but got {len(self.weights)} tensors")
         with refusing("Expected a model that can be built from the header"):
             mixture = None if self.mixture is None else model_from_dict(self.mixture)
             with torch.device("meta"):
-                model = NCP(self.config, mixture)
+                model = kind(self.config, mixture)
             expected = model.state_dict()
             self._check_weights({name: tensor.shape for name, tensor in expected.items()})
         weights = {n: t.to(expected[n].dtype, copy=True) for n, t in self.weights.items()}
@@ -79,7 +82,7 @@ class Checkpoint:
             missing = sorted(set(expected) - set(self.weights))
             extra = sorted(set(self.weights) - set(expected))
             raise ValueError(
-                f"Expected the tensors of its NCPConfig but {missing[:3]} are missing "
+                f"Expected the tensors of its NetworkSpec but {missing[:3]} are missing "
                 f"and {extra[:3]} are unknown"
             )
         event = self.config.event_shape
@@ -143,8 +146,8 @@ def read(path: str | os.PathLike[str]) -> Checkpoint:
     weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
     state = {n: t for n, t in tensors.items() if not n.startswith("model.")}
     info = {k: v for k, v in header.items() if k not in ("format", "version", "model", "mixture")}
-    with refusing(f"Expected an NCPConfig in the header of {str(path)!r}"):
-        config = NCPConfig.from_dict(header["model"])
+    with refusing(f"Expected an NetworkSpec in the header of {str(path)!r}"):
+        config = NetworkSpec.from_dict(header["model"])
     return Checkpoint(config, header["mixture"], weights, state, info)
 
 
@@ -164,12 +167,7 @@ def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     return header
 
 
-def save_model(path: str | os.PathLike[str], model: NCP, **info: Any) -> None:
+def save_model(path: str | os.PathLike[str], model: Network, **info: Any) -> None:
     """Write a model's weights with its config, its mixture's spec and any JSON-able `info`."""
     mixture = None if model.mixture is None else model.mixture.to_dict()
-    write(path, Checkpoint(model.config, mixture, dict(model.state_dict()), info=info))
-
-
-def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> NCP:
-    """Read a model that `save_model` or the trainer wrote."""
-    return read(path).build().to(device)
+    write(path, Checkpoint(model.spec, mixture, dict(model.state_dict()), info=info))

@@ -14,10 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ncp.model import NCP
-from ncp.network.checkpoint import load_model, read
+from ncp.network.checkpoint import read
 
 DEFAULT = "tabular"
 DIRECTORY = Path(__file__).parent / "weights"
@@ -73,16 +70,6 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
     raise ValueError(
         f"Expected the name of a model ({listed}) or a checkpoint file but got {name!r}{hint}"
     )
-
-
-def load(name_or_path: str | os.PathLike[str], device: str | torch.device = "cpu") -> NCP:
-    """A trained model, in evaluation mode.
-
-    Arguments:
-        name_or_path: One of `names()`, or the path of a checkpoint.
-        device: Where to put it.
-    """
-    return load_model(find(name_or_path), device)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ncp.generative.model import Batch, GenerativeModel
 from ncp.inference.exact import exact_similarity
-from ncp.model import CHUNK, NCP, candidates_per_row, groups_of
+from ncp.network.layout import candidates_per_row, groups_of
+from ncp.network.network import CHUNK, Network
 from ncp.partitions import canonical
 from ncp.training.recipe import RunConfig, TrainingConfig
 from ncp.training.targets import tail_targets
@@ -138,7 +139,7 @@ def micro_batches(pieces: list[Sequences], limit: int = CHUNK) -> Iterator[Seque
             yield piece.rows(rows)
 
 
-def on_device_of(data: Sequences, model: NCP) -> Sequences:
+def on_device_of(data: Sequences, model: Network) -> Sequences:
     """The same where the model is, in its floating-point type."""
     dtype = model.dtype
     return data.map(lambda t: t.to(model.device, dtype if t.is_floating_point() else t.dtype))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ncp.model import NCP
+from ncp.network.network import Network
 from ncp.training.loss import Tally
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["any_rank", "sum_gradients"]
 
 
-def sum_gradients(model: NCP, tally: Tally, fabric: Fabric | None) -> Tally:
+def sum_gradients(model: Network, tally: Tally, fabric: Fabric | None) -> Tally:
     """Sum gradients and tallies over all processes, then divide the gradients by the points."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([g.view(-1) for g in gradients])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ncp.model import NCP
+from ncp.network.network import Network
 from ncp.training.data import Prefetcher
 from ncp.training.distributed import any_rank
 from ncp.training.log import Log, progress_bar
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["launch", "train"]
 
-Validate = Callable[[NCP], Mapping[str, float]]
+Validate = Callable[[Network], Mapping[str, float]]
 
 BAD_STEPS_IN_A_ROW = 5
 
@@ -44,7 +44,7 @@ def train(
     fabric: Fabric | None = None,
     progress: bool = True,
     seconds: float | None = None,
-) -> NCP:
+) -> Network:
     """Train, or go on training, and ship the weights to `directory/NAME.safetensors`.
 
     Arguments:
@@ -137,7 +137,7 @@ def launch(
     accelerator: str = "auto",
     precision: str = "32-true",
     **options: Any,
-) -> NCP:
+) -> Network:
     """`train` on any number of devices and machines.
 
     With one process on the CPU this is `train`. Otherwise Lightning Fabric starts the processes of

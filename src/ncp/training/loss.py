@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ncp.model import CHUNK, NCP, candidates_per_row, realised
+from ncp.network.layout import candidates_per_row, realised
+from ncp.network.network import CHUNK, Network
 from ncp.training.data import Sequences, micro_batches, on_device_of
 
 __all__ = ["Objective", "Tally", "accumulate", "objective", "pairwise_loss"]
@@ -34,16 +35,11 @@ class Objective(NamedTuple):
     n_right: Int[Tensor, ""]  # labels that are the argmax, n >= 2
 
 
-def objective(model: NCP, data: Sequences, pairwise: bool = False) -> Objective:
+def objective(model: Network, data: Sequences, pairwise: bool = False) -> Objective:
     """Score all sequences of `data` in one fused pass; with `pairwise_loss` if that is wanted."""
     n_datasets, n_orders, n = data.labels.shape
     folded = model.fold()
-    h, q = model.features(data.x.flatten(0, 1))
-    codes = h.view(n_datasets, n, -1)
-    if model.context is not None:
-        codes = model.context.tokens(codes)
-        h = model.context.encodings(h, codes.flatten(0, 1))
-    points = model.project(h, q, folded)
+    points, codes = model.encode(data.x, folded)
     start = torch.arange(n_datasets, device=data.x.device)[:, None, None] * n
     index = (data.orders + start).flatten(0, 1)
     labels = data.labels.flatten(0, 1)
@@ -65,7 +61,7 @@ def objective(model: NCP, data: Sequences, pairwise: bool = False) -> Objective:
 def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tensor, ""]:
     """Warm-up of the encoder: "same cluster" from the cosine of two points' codes.
 
-    The codes are the encodings h(x_i), or the context's tokens where there is a context.
+    The codes are the encodings h(x_i), or the attention's codes where there is attention.
     Binary cross-entropy with logit 10 cos - 5 over all pairs of a data set, against the sampled
     labels or, where they are given, the posterior probabilities of the pairs; averaged over pairs
     and multiplied by the number of points, so that it compares with the main loss. Without it,
@@ -97,7 +93,7 @@ class Tally:
 
 
 def accumulate(
-    model: NCP,
+    model: Network,
     pieces: list[Sequences],
     pairwise: bool = False,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,

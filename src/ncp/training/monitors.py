@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from ncp.inference.importance import effective_sample_size
-from ncp.model import NCP
-from ncp.sampling.tree import sample_many
+from ncp.network.network import Network
+from ncp.sampling.sample import sample_many
 from ncp.training.data import micro_batches, on_device_of, sequences, stream
 from ncp.training.loss import objective
 from ncp.training.recipe import RunConfig
@@ -20,7 +20,7 @@ DATASETS = 4
 
 
 @torch.no_grad()
-def permutation_spread(model: NCP, run: RunConfig, *key: int) -> dict[str, float]:
+def permutation_spread(model: Network, run: RunConfig, *key: int) -> dict[str, float]:
     """The paper's symmetry monitor: log q of the true labels over 8 random orders.
 
     `permutation_variance` is the variance of the joint log-likelihood, averaged over data sets;
@@ -40,7 +40,7 @@ def permutation_spread(model: NCP, run: RunConfig, *key: int) -> dict[str, float
 
 
 @torch.no_grad()
-def held_out_nll(model: NCP, run: RunConfig, n_points: int = 6400) -> float:
+def held_out_nll(model: Network, run: RunConfig, n_points: int = 6400) -> float:
     """Mean negative log-likelihood per point on data that no step draws."""
     generator = stream(run.seed, 2**40)
     low, high = run.mixture.sizes
@@ -55,7 +55,7 @@ def held_out_nll(model: NCP, run: RunConfig, n_points: int = 6400) -> float:
 
 
 @torch.no_grad()
-def held_out(model: NCP, run: RunConfig) -> dict[str, float]:
+def held_out(model: Network, run: RunConfig) -> dict[str, float]:
     """Monitors on data that no step draws.
 
     `held_out_nll`; and for a conjugate mixture `held_out_tv`, the mean total variation between
@@ -76,6 +76,6 @@ def held_out(model: NCP, run: RunConfig) -> dict[str, float]:
     fractions = []
     for x, drawn in zip(few, sample_many(model, few, 64, seed=run.seed), strict=True):
         log_w = run.mixture.log_joint(x, drawn.labels) - torch.as_tensor(drawn.log_q)
-        fractions.append(effective_sample_size(log_w, drawn.counts) / drawn.n_samples)
+        fractions.append(effective_sample_size(log_w, drawn.counts) / drawn.counts.sum())
     monitors["held_out_ess"] = float(np.median(fractions))
     return monitors

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ncp.generative.model import GenerativeModel, model_from_dict
-from ncp.model import NCPConfig
 from ncp.network.checkpoint import refusing
+from ncp.network.network import NetworkSpec
 
 __all__ = ["RunConfig", "TrainingConfig"]
 
@@ -129,7 +129,7 @@ class RunConfig:
 
     name: str
     seed: int
-    model: NCPConfig
+    model: NetworkSpec
     mixture: GenerativeModel
     training: TrainingConfig
     initial: str = ""
@@ -172,7 +172,7 @@ class RunConfig:
                 raise ValueError(f"Expected the key {key!r} in a run but got {sorted(plain)}")
         mixture = model_from_dict(plain["mixture"])
         _only(plain.get("training", {}), {f.name for f in fields(TrainingConfig)}, "training")
-        _only(plain.get("model", {}), {f.name for f in fields(NCPConfig)}, "model")
+        _only(plain.get("model", {}), {f.name for f in fields(NetworkSpec)}, "model")
         training = dict(plain.get("training", {}))
         if "datasets_per_step" in training and "points_per_step" not in training:
             training["points_per_step"] = 0
@@ -180,7 +180,7 @@ class RunConfig:
         return cls(
             name=plain["name"],
             seed=plain.get("seed", 0),
-            model=NCPConfig.from_dict(model),
+            model=NetworkSpec.from_dict(model),
             mixture=mixture,
             training=TrainingConfig(**training),
             initial=plain.get("initial", ""),

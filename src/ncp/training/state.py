@@ -7,16 +7,14 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from ncp.model import NCP
 from ncp.network.checkpoint import FAULTS, Checkpoint, read, save_model, write
+from ncp.network.network import Network
 from ncp.training.data import Sequences
 from ncp.training.distributed import sum_gradients
 from ncp.training.loss import accumulate
@@ -53,9 +51,7 @@ class Trainer:
         self.is_first = fabric is None or fabric.is_global_zero
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(run.seed)
-            self.model = NCP(run.model, run.mixture)
-        if run.initial:
-            _start_from(self.model, read(run.initial))
+            self.model = Network(run.model, run.mixture)
         if fabric is not None:
             self.model.to(fabric.device)
         self.average = deepcopy(self.model) if run.training.ema else None
@@ -67,7 +63,7 @@ class Trainer:
         self.metrics: dict[str, float] = {}
 
     @property
-    def best(self) -> NCP:
+    def best(self) -> Network:
         """The weights that are validated and shipped."""
         return self.model if self.average is None else self.average
 
@@ -240,41 +236,6 @@ class Trainer:
             fresh = Trainer(self.run, self.directory, self.fabric)
             self.__dict__.update(fresh.__dict__)
         self.rate_factor, self.rollbacks = factor, rollbacks
-
-
-def _start_from(model: NCP, found: Checkpoint) -> None:
-    """Take over the weights of a checkpoint; the model may have something more."""
-    had, wanted = found.config, model.config
-    without = {name: getattr(had, name) for name in ADDED if not getattr(had, name)}
-    deeper = 0 < had.context < wanted.context
-    without |= {"context": had.context} if deeper else {}
-    if had != replace(wanted, **without):
-        raise ValueError(
-            f"Expected the run's model in the initial checkpoint ({', '.join(ADDED)} apart) "
-            f"but got {found.config}"
-        )
-    weights = found.build().state_dict()
-    weights["f.0.weight"] = _columns(weights["f.0.weight"], had.f_inputs(), wanted.f_inputs())
-    for name, fresh in model.state_dict().items():
-        if name not in weights:
-            last = deeper and (".project." in name or ".narrow." in name)
-            weights[name] = torch.zeros_like(fresh) if last else fresh
-        elif name.endswith("0.weight") and weights[name].shape != fresh.shape:
-            columns = fresh.shape[1] - weights[name].shape[1]
-            weights[name] = torch.nn.functional.pad(weights[name], (0, columns))  # no effect yet
-    model.load_state_dict(weights)
-
-
-def _columns(
-    weight: Tensor, had: Mapping[str, int], wanted: Mapping[str, int]
-) -> Float[Tensor, "width n_in"]:
-    """The weights of f's first layer for more inputs, with zeros for those that are new."""
-    known = dict(zip(had, torch.split(weight, list(had.values()), 1), strict=True))
-    parts = [
-        known[name] if had[name] else weight.new_zeros(len(weight), size)
-        for name, size in wanted.items()
-    ]
-    return torch.cat(parts, 1)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

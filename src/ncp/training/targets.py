@@ -26,7 +26,7 @@ from torch import Tensor
 from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import Batch, GenerativeModel
-from ncp.model import groups_of
+from ncp.network.layout import groups_of
 from ncp.partitions import canonical
 
 __all__ = ["tail_targets"]

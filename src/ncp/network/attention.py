@@ -1,0 +1,294 @@
+r"""Attention over the data set: each point's encoding comes to depend on all the others.
+
+The tokens t_i start as a projection of h_i and pass blocks of self-attention over all points of
+the data set (no positions, so nothing depends on their order). Then
+
+    h_i  becomes  h_i + W t_i,        and        z_i = sqrt(C) P t_i / |P t_i|
+
+is the *code* of the point: what pair features and the pairwise loss compare. A data set has to be
+encoded once, whatever the number of samples and orders, so this is where capacity is cheap.
+
+Attention also goes by distances where points are vectors: kernels k_j(r) = exp(-r^2 4^j / 8), one
+an octave, are added to the attention's logits with a weight for each head, and tokens start with
+the logarithm of the number of points around. It costs N^2 a data set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from ncp.network.blocks import Part, PReLU, linear_from_zero
+from ncp.network.encoder import MOST_OCTAVES
+
+__all__ = ["Attention", "AttentionBlock", "AttentionLayers", "DistanceKernels", "KeyValueCache"]
+
+FAR = 1e8  # squared distance, in units of the prior's scale, beyond which nothing changes
+
+
+@dataclass(frozen=True)
+class Attention(Part):
+    """The spec of attention over the data set.
+
+    Args:
+        blocks: how many; four heads each.
+        width: of the tokens, a multiple of four.
+        codes: C, the size of a point's code.
+        rbf_octaves: octaves of distances that attention sees; 0 for none.
+        coordinates: of how many leading numbers of a point distances are taken; 0 for all.
+    """
+
+    ZERO_ALLOWED: ClassVar[tuple[str, ...]] = ("rbf_octaves", "coordinates")
+    blocks: int = 3
+    width: int = 64
+    codes: int = 32
+    rbf_octaves: int = 7
+    coordinates: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % AttentionBlock.HEADS:
+            raise ValueError(
+                f"Expected a width that is a multiple of {AttentionBlock.HEADS} of Attention "
+                f"but got {self.width}"
+            )
+        if self.rbf_octaves > MOST_OCTAVES:
+            raise ValueError(f"Expected rbf_octaves <= {MOST_OCTAVES} but got {self.rbf_octaves}")
+
+    def n_coordinates(self, event_shape: tuple[int, ...]) -> int:
+        """How many numbers of a point are its position: none without distances."""
+        if not self.rbf_octaves:
+            return 0
+        if len(event_shape) != 1 or self.coordinates > event_shape[0]:
+            raise ValueError(
+                f"Expected vectors of at least {max(1, self.coordinates)} numbers for distances "
+                f"but got event_shape {event_shape}"
+            )
+        return self.coordinates or event_shape[0]
+
+
+def scaled_squares(
+    a: Float[Tensor, "... D"], b: Float[Tensor, "... D"], octaves: int
+) -> Float[Tensor, "... octaves"]:
+    """r^2 4^j / 8, j = 0, 1, ..., of the distances r: in widths 2, 1, 1/2, ..."""
+    # One coordinate after the other: faster by far than a sum over a short last axis.
+    squares = sum((p - q).square() for p, q in zip(a.unbind(-1), b.unbind(-1), strict=True))
+    return in_octaves(cast(Tensor, squares), octaves)
+
+
+def in_octaves(squares: Float[Tensor, ...], octaves: int) -> Float[Tensor, "... octaves"]:
+    """r^2 4^j / 8, j = 0, 1, ..."""
+    rates = 4.0 ** torch.arange(octaves, device=squares.device, dtype=squares.dtype)
+    return squares.clamp(max=FAR)[..., None] * (rates / 8)
+
+
+class DistanceKernels:
+    """How near the points of data sets are to some points: Gaussian kernels, one an octave.
+
+    Their widths are 2, 1, 1/2, ... of the prior's scale. They are given for a few rows of points
+    at a time, since there are M x N x octaves.
+    """
+
+    ENTRIES = 2**22  # that are kept; of more than that a part at a time is computed again
+    PART = 2**20
+
+    def __init__(
+        self,
+        of: Float[Tensor, "B M D"],
+        among: Float[Tensor, "B N D"],
+        octaves: int,
+        real: Bool[Tensor, "B N"] | None = None,
+    ) -> None:
+        self.of, self.among, self.octaves, self.real = of, among, octaves, real
+        n_rows, n = of.shape[1], among.shape[1]
+        row = len(of) * n * octaves
+        step = n_rows if row * n_rows <= self.ENTRIES else max(1, self.PART // row)
+        self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
+        self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
+
+    def rows(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
+        """The kernels of some of the points."""
+        return self._kernels(rows) if self.known is None else self.known[:, rows]
+
+    def _kernels(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
+        apart = scaled_squares(self.of[:, rows, None], self.among[:, None], self.octaves)
+        kernels = apart.neg_().exp()
+        return kernels if self.real is None else kernels * self.real[:, None, :, None]
+
+    def density(self) -> Float[Tensor, "B M octaves"]:
+        """How many points are near, on a log scale."""
+        return torch.cat([self.rows(rows).sum(2) for rows in self.slices], 1).log1p()
+
+
+class KeyValueCache(NamedTuple):
+    """What new points see of a data set: its coordinates, and each block's keys and values."""
+
+    x: Tensor  # (N, D), without columns if there are no distances
+    blocks: list[tuple[Tensor, Tensor]]
+
+
+class Encoded(NamedTuple):
+    """Encodings in the light of the data set."""
+
+    h: Float[Tensor, "*rows d_h"]
+    codes: Float[Tensor, "*rows C"]
+
+
+class AttentionLayers(nn.Module):
+    """The module of an `Attention`; W starts at zero: without training there is none."""
+
+    def __init__(self, spec: Attention, d_h: int, n_coordinates: int) -> None:
+        super().__init__()
+        self.octaves = spec.rbf_octaves if n_coordinates else 0
+        self.into = nn.Linear(d_h, spec.width)
+        self.density = linear_from_zero(self.octaves, spec.width) if self.octaves else None
+        self.blocks = nn.ModuleList(
+            AttentionBlock(spec.width, self.octaves) for _ in range(spec.blocks)
+        )
+        self.norm = nn.LayerNorm(spec.width)
+        self.out = linear_from_zero(spec.width, d_h)
+        self.code = nn.Linear(spec.width, spec.codes, bias=False)
+
+    def forward(
+        self,
+        h: Float[Tensor, "B N d_h"],
+        x: Float[Tensor, "B N D"],
+        real: Bool[Tensor, "B N"] | None = None,
+    ) -> Encoded:
+        """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
+        near = DistanceKernels(x, x, self.octaves, real) if self.octaves else None
+        tokens = self._start(h, near)
+        for block in self.blocks:
+            tokens = block(tokens, real, near)
+        return self._finish(h, tokens)
+
+    def _finish(
+        self, h: Float[Tensor, "*rows d_h"], tokens: Float[Tensor, "*rows width"]
+    ) -> Encoded:
+        tokens = self.norm(tokens)
+        codes = self.code(tokens)
+        codes = codes.shape[-1] ** 0.5 * nn.functional.normalize(codes, dim=-1)
+        return Encoded(torch.add(h, self.out(tokens)), codes)
+
+    def _start(
+        self, h: Float[Tensor, "B N d_h"], near: DistanceKernels | None
+    ) -> Float[Tensor, "B N width"]:
+        tokens: Tensor = self.into(h)
+        if self.density is None or near is None:
+            return tokens
+        return torch.add(tokens, self.density(near.density()))
+
+    def cache(self, h: Float[Tensor, "N d_h"], x: Float[Tensor, "N D"]) -> KeyValueCache:
+        """What new points attend to in each block: the keys and values of a data set's points."""
+        near = DistanceKernels(x[None], x[None], self.octaves) if self.octaves else None
+        tokens, kept = self._start(h[None], near), []
+        for block in self.blocks:
+            q, k, v = cast(AttentionBlock, block).heads(tokens)
+            kept.append((k[0], v[0]))
+            tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, None, near)
+        return KeyValueCache(x, kept)
+
+    def encode_new(
+        self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
+    ) -> Encoded:
+        """Encodings of new points, each of which sees a data set and itself, but is not seen."""
+        among = len(cache.blocks[0][0]) * max(1, self.octaves)
+        rows = max(1, DistanceKernels.ENTRIES // among)
+        parts = zip(torch.split(h, rows), torch.split(x, rows), strict=True)
+        encoded = [self._encode_part(cache, *part) for part in parts]
+        return Encoded(*(torch.cat(column) for column in zip(*encoded, strict=True)))
+
+    def _encode_part(
+        self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
+    ) -> Encoded:
+        near = None
+        if self.octaves:
+            among = torch.cat([cache.x.expand(len(x), -1, -1), x[:, None]], 1)
+            near = DistanceKernels(x[:, None], among, self.octaves)  # each by itself: (M, 1, N+1)
+        tokens = self._start(h[:, None], near)[:, 0]
+        for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
+            tokens = cast(AttentionBlock, block).attend_new(k, v, tokens, near)
+        return self._finish(h, tokens)
+
+
+class AttentionBlock(nn.Module):
+    """Attention with four heads, then a perceptron, each normalised and with a skip connection."""
+
+    HEADS = 4
+
+    def __init__(self, width: int, octaves: int = 0) -> None:
+        super().__init__()
+        self.bias = linear_from_zero(octaves, self.HEADS) if octaves else None
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.Linear(width, 3 * width)
+        self.project = nn.Linear(width, width)
+        self.widen, self.activation = nn.Linear(width, 2 * width), PReLU()
+        self.narrow = nn.Linear(2 * width, width)
+
+    def heads(self, tokens: Float[Tensor, "*rows width"]) -> list[Float[Tensor, ...]]:
+        """Queries, keys and values, `(*rows, heads, width / heads)` each."""
+        parts = self.attention(self.norm1(tokens)).chunk(3, -1)
+        return [part.unflatten(-1, (self.HEADS, -1)) for part in parts]
+
+    def _finish(
+        self, tokens: Float[Tensor, "*rows width"], seen: Float[Tensor, "*rows heads part"]
+    ) -> Float[Tensor, "*rows width"]:
+        tokens = tokens + self.project(seen.flatten(-2))
+        wide = self.widen(self.norm2(tokens))
+        out: Tensor = tokens + self.narrow(self.activation(wide))
+        return out
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "B N width"],
+        real: Bool[Tensor, "B N"] | None = None,
+        near: DistanceKernels | None = None,
+    ) -> Float[Tensor, "B N width"]:
+        q, k, v = self.heads(tokens)
+        return self.attend(tokens, q, k, v, real, near)
+
+    def attend(
+        self,
+        tokens: Float[Tensor, "B N width"],
+        q: Float[Tensor, "B N heads part"],
+        k: Float[Tensor, "B N heads part"],
+        v: Float[Tensor, "B N heads part"],
+        real: Bool[Tensor, "B N"] | None = None,
+        near: DistanceKernels | None = None,
+    ) -> Float[Tensor, "B N width"]:
+        """The tokens after the block, from their own queries, keys and values."""
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        look = nn.functional.scaled_dot_product_attention
+        hidden = None if real is None else ~real[:, None, None, :]
+        if self.bias is None or near is None:
+            seen = look(q, k, v, None if hidden is None else ~hidden.expand(-1, -1, q.shape[2], -1))
+            return self._finish(tokens, seen.transpose(1, 2))
+        parts = []
+        for rows in near.slices:
+            bias = self.bias(near.rows(rows)).permute(0, 3, 1, 2)
+            bias = bias if hidden is None else bias.masked_fill(hidden, -torch.inf)
+            parts.append(look(q[:, :, rows], k, v, bias))
+        return self._finish(tokens, torch.cat(parts, 2).transpose(1, 2))
+
+    def attend_new(
+        self,
+        k: Float[Tensor, "N heads part"],
+        v: Float[Tensor, "N heads part"],
+        new: Float[Tensor, "M width"],
+        near: DistanceKernels | None = None,
+    ) -> Float[Tensor, "M width"]:
+        """New points attend to N points, by their keys and values, and to themselves."""
+        q, own_k, own_v = self.heads(new)
+        scale = q.shape[-1] ** -0.5
+        scores = torch.einsum("mhp,nhp->mhn", q, k)
+        own = (q * own_k).sum(-1, keepdim=True)
+        scores = scale * torch.cat([scores, own], -1)
+        if self.bias is not None and near is not None:
+            scores = scores + self.bias(near.rows(slice(None)))[:, 0].transpose(1, 2)
+        weights = scores.softmax(-1)
+        seen = torch.einsum("mhn,nhp->mhp", weights[..., :-1], v) + weights[..., -1:] * own_v
+        return self._finish(new, seen)

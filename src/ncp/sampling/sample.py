@@ -1,0 +1,253 @@
+r"""The O(NK) sampler, as a tree of prefixes over an arena of clusters.
+
+Algorithm 1 of the paper draws c_1, c_2, ... in turn. S iid samples of one data set in one order
+share prefixes, so the state is the list of *distinct* prefixes ("rows"), each with the number of
+samples that went through it; at step n the samples of a row are split over its K + 1 children.
+The result is S exact iid samples, and the cost follows the number of distinct prefixes.
+
+Clusters are shared as well: a cluster is a subset of the first n points, and most prefixes consist
+of the same few. Each distinct live cluster stands once in an arena with its sums U and its folded
+value ĝ (see `ncp.network.network`), and a row holds integer references only. So at step n
+
+* g runs once per live cluster:   a = embed(U + u_n + b_1),  ĝ' = V_G g,  and V_C g, pair features
+* f runs once per (row, k):       logit(S_row - ĝ + ĝ' + ... + base(n))
+
+A *sequence* is one data set in one order; it is one compiled loop (`ncp.sampling.kernels`), and
+threads take sequences. How the children of a row are chosen is a policy: split the samples (iid),
+or keep the B most probable prefixes (beam search). On an accelerator all sequences go through one
+loop of torch (`ncp.sampling.torch_tree`), which is also the oracle of the compiled one.
+
+**The same samples in any company.** The samples of a data set depend on the seed and on its number
+in the list only: not on the data sets beside it, on how the work is cut into pieces, on threads or
+on machines. Random numbers are a hash of (seed, data set, sequence, point, sample), a sequence is
+worked on by itself, and encodings are made in tiles (`Network.encode_many`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+from ncp.network.network import Network, Points, check_memory
+from ncp.partitions import bell_number, canonical
+from ncp.sampling.compiled_tree import CompiledTree
+from ncp.sampling.keys import Keys, data_set_keys, numbered_orders, piece_keys
+from ncp.sampling.threads import Progress, Watch, run_jobs, single_threads
+from ncp.sampling.torch_tree import TorchTree
+
+__all__ = ["Drawn", "beam_search", "sample_many"]
+
+PIECE_SAMPLES = 32_768  # samples whose prefixes are held at once
+PIECE_POSITIONS = 16_777_216  # the same, times the length of their sequences
+LABEL = 2 * 8  # bytes of a label of the result: it is there twice while rows are collected
+ROW_VALUES = 10  # vectors of the network's width per row of a beam; 21 were measured
+SMALL = 200_000  # points times samples that are not worth a thread
+BATCH_POINTS = 65_536  # points that are encoded before their sequences run
+
+OUT_OF_REACH = (
+    "Expected data within reach of the network but its values overflow; "
+    "are the data in the units that it was trained for?"
+)
+
+
+class Drawn(NamedTuple):
+    """Distinct rows of labels in the caller's order of points."""
+
+    labels: Int64[np.ndarray, "rows N"]
+    counts: Int64[np.ndarray, " rows"]
+    log_q: Float64[np.ndarray, " rows"]  # in the order of the draw
+
+
+class _Sequence(NamedTuple):
+    """A piece of the work: samples of one data set in one order."""
+
+    data_set: int
+    order: int  # which of the data set's orders
+    piece: int  # which of the data set's pieces, for its random numbers
+    n_samples: int
+
+
+@torch.no_grad()
+def sample_many(
+    network: Network,
+    xs: Sequence[Any],
+    n_samples: int = 1000,
+    *,
+    orders: int | str = 1,
+    seed: int | None = None,
+    streams: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> list[Drawn]:
+    """Samples of q(c | x) for many data sets of any sizes at once.
+
+    Args:
+        network: a trained network.
+        xs: data sets, `(N_i, *event_shape)` each.
+        n_samples: S.
+        orders: the number of random orders that the samples are spread over; 1 is the given order,
+            `"each"` gives every sample an order of its own.
+        seed: makes the call reproducible.
+        streams: the numbers of the data sets, which their samples depend on; 0, 1, ... by default.
+        progress: called with (points assigned, points in all).
+    """
+    data = [network.check_points(x) for x in xs]
+    sizes = [len(x) for x in data]
+    n_orders = _check_orders(n_samples, orders)
+    n_labels = sum(min(n_samples, bell_number(min(n, 30))) * n for n in sizes)
+    check_memory(LABEL * n_labels, LABEL * max(1, sum(sizes)), "samples")
+    keys = data_set_keys(seed, range(len(data)) if streams is None else streams)
+    if len(keys) != len(data):
+        raise ValueError(f"Expected {len(data)} streams but got {len(keys)}")
+    if not data:
+        return []
+    work = [s for d, n in enumerate(sizes) for s in _sequences(d, n, n_samples, n_orders)]
+    tree = _Tree(network, data, keys, in_given_order=orders == 1, beam=0)
+    rows = tree.run(work, progress)
+    pieces = np.bincount([s.data_set for s in work], minlength=len(data))
+    return [_collect(one, merge=pieces[d] > n_orders) for d, one in enumerate(rows)]
+
+
+@torch.no_grad()
+def beam_search(network: Network, x: Any, beam: int = 32) -> Drawn:
+    """The most probable partitions that a beam of prefixes finds, in no order."""
+    if isinstance(beam, bool) or not isinstance(beam, int | np.integer) or beam < 1:
+        raise ValueError(f"Expected beam to be an integer >= 1 but got {beam!r}")
+    data = [network.check_points(x)]
+    n = len(data[0])
+    width = network.spec.f.width
+    row = LABEL * n + ROW_VALUES * network.location.element_size() * width
+    check_memory(min(int(beam), bell_number(min(n, 30))) * row, row, "prefixes in the beam")
+    tree = _Tree(network, data, np.zeros(1, np.uint64), in_given_order=True, beam=int(beam))
+    return _collect(tree.run([_Sequence(0, 0, 0, 1)], None)[0], merge=False)
+
+
+def _check_orders(n_samples: int, orders: int | str) -> int:
+    if isinstance(n_samples, bool) or not isinstance(n_samples, int | np.integer) or n_samples < 1:
+        raise ValueError(f"Expected n_samples to be an integer >= 1 but got {n_samples!r}")
+    if orders == "each":
+        return int(n_samples)
+    if isinstance(orders, bool) or not isinstance(orders, int | np.integer) or orders < 1:
+        raise ValueError(f"Expected orders to be an integer >= 1 or 'each' but got {orders!r}")
+    return min(int(orders), int(n_samples))
+
+
+def _sequences(d: int, n_points: int, n_samples: int, n_orders: int) -> list[_Sequence]:
+    """The samples of each order, in pieces that fit in memory."""
+    limit = max(1, min(PIECE_SAMPLES, PIECE_POSITIONS // n_points))
+    found: list[_Sequence] = []
+    for order in range(n_orders):
+        share = n_samples // n_orders + (order < n_samples % n_orders)
+        parts = -(-share // limit)
+        for part in range(parts):
+            count = share // parts + (part < share % parts)
+            found.append(_Sequence(d, order, len(found), count))
+    return found
+
+
+class _Rows(NamedTuple):
+    """Final rows of a sequence, in the caller's order of points."""
+
+    order: int
+    labels: Int64[np.ndarray, "rows N"]
+    counts: Int64[np.ndarray, " rows"]
+    log_q: Float64[np.ndarray, " rows"]
+
+
+class _Tree:
+    """Runs sequences of data sets, compiled on the CPU and in torch elsewhere."""
+
+    def __init__(
+        self, network: Network, data: list[Tensor], keys: Keys, in_given_order: bool, beam: int
+    ) -> None:
+        self.network, self.data, self.keys = network, data, keys
+        self.in_given_order, self.beam = in_given_order, beam
+        self.folded = network.fold()
+        kind = CompiledTree if network.device.type == "cpu" else TorchTree
+        self.tree: CompiledTree | TorchTree = kind(network, self.folded)
+
+    def run(self, work: list[_Sequence], progress: Progress | None) -> list[list[_Rows]]:
+        """The rows of each data set, by sequence."""
+        sizes = [len(self.data[s.data_set]) for s in work]
+        results: list[_Rows | None] = [None] * len(work)
+        watch = Watch(len(work), sum(sizes), progress)
+        small = sum(s.n_samples * n for s, n in zip(work, sizes, strict=True)) <= SMALL
+        with single_threads():
+            for first, end in self._batches(work):
+                jobs = self._jobs(work, first, end, results, watch)
+                run_jobs(jobs, watch, small)
+        rows: list[list[_Rows]] = [[] for _ in self.data]
+        for one, found in zip(work, results, strict=True):
+            assert found is not None
+            rows[one.data_set].append(found)
+        return rows
+
+    def _batches(self, work: list[_Sequence]) -> list[tuple[int, int]]:
+        """Consecutive sequences whose data sets are encoded together."""
+        cuts, points, last = [0], 0, -1
+        for i, one in enumerate(work):
+            if one.data_set != last:
+                last = one.data_set
+                if points and points + len(self.data[last]) > BATCH_POINTS:
+                    cuts.append(i)
+                    points = 0
+                points += len(self.data[last])
+        return list(zip(cuts, [*cuts[1:], len(work)], strict=True))
+
+    def _jobs(
+        self,
+        work: list[_Sequence],
+        first: int,
+        end: int,
+        results: list[_Rows | None],
+        watch: Watch,
+    ) -> list[Callable[[], None]]:
+        sets = sorted({one.data_set for one in work[first:end]})
+        encoded = self.network.encode_many([self.data[d] for d in sets], self.folded)
+        ends = np.cumsum([len(self.data[d]) for d in sets]).tolist()
+        start_of = dict(zip(sets, [0, *ends], strict=False))
+
+        def job(i: int) -> None:
+            one = work[i]
+            order = self._order(one)
+            key = piece_keys(self.keys[one.data_set : one.data_set + 1], 0, np.array([one.piece]))
+            index = torch.as_tensor(order + start_of[one.data_set])
+            points = Points(*(table[index] for table in encoded))
+            along, counts, log_q = self.tree.run(
+                points, one.n_samples, key[0], self.beam, watch.stop, watch.done[i]
+            )
+            if watch.stop[0]:
+                return
+            if not np.isfinite(log_q).all():
+                raise ValueError(OUT_OF_REACH)
+            labels = np.empty_like(along)
+            labels[:, order] = along
+            results[i] = _Rows(one.order, canonical(labels).numpy(), counts, log_q)
+
+        return [(lambda i=i: job(i)) for i in range(first, end)]  # type: ignore[misc]
+
+    def _order(self, one: _Sequence) -> Int64[np.ndarray, " N"]:
+        n = len(self.data[one.data_set])
+        if self.in_given_order:
+            return np.arange(n)
+        key = self.keys[one.data_set : one.data_set + 1]
+        return np.asarray(numbered_orders(key, np.array([one.order]), n)[0])
+
+
+def _collect(rows: list[_Rows], merge: bool) -> Drawn:
+    """One result of all sequences; equal rows of one order that several pieces drew are merged."""
+    order = np.repeat([one.order for one in rows], [len(one.counts) for one in rows])
+    labels = np.concatenate([one.labels for one in rows])
+    counts = np.concatenate([one.counts for one in rows])
+    log_q = np.concatenate([one.log_q for one in rows])
+    if merge:
+        _, first, inverse = np.unique(
+            np.column_stack([order, labels]), axis=0, return_index=True, return_inverse=True
+        )
+        counts = np.bincount(inverse.reshape(-1), weights=counts).astype(np.int64)
+        labels, log_q = labels[first], log_q[first]
+    return Drawn(labels, counts, log_q)

@@ -1,0 +1,113 @@
+"""Thread discipline: our threads, and nobody else's.
+
+Compiled loops run without Python's lock, one sequence each, on plain threads that wait without
+spinning. BLAS and torch would each start threads of their own inside ours; on a busy machine two
+torch threads were seen to be ten times slower than one. So both are held to one thread while we
+work. The calling thread only watches: it can be interrupted, and it reports progress.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Watch", "n_threads", "run_jobs", "single_threads"]
+
+Progress = Callable[[int, int], None]
+TICK = 0.1  # seconds between looks at the clock, the progress and Ctrl-C
+
+
+def n_threads() -> int:
+    """As many as this process may use cores, or what `NCP_NUM_THREADS` says."""
+    wanted = os.environ.get("NCP_NUM_THREADS", "")
+    if wanted:
+        if not wanted.isdigit() or int(wanted) < 1:
+            raise ValueError(f"Expected NCP_NUM_THREADS to be an integer >= 1 but got {wanted!r}")
+        return int(wanted)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _controller() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+@contextmanager
+def single_threads() -> Iterator[None]:
+    """BLAS and torch on one thread each, for as long as this lasts."""
+    import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS: loaded before it is looked for
+
+    before = torch.get_num_threads()
+    with _controller().limit(limits=1, user_api="blas"):
+        try:
+            if before != 1:
+                torch.set_num_threads(1)
+            yield
+        finally:
+            if before != 1:
+                torch.set_num_threads(before)
+
+
+class Watch:
+    """What a loop and its watcher share: a flag to stop, and how far each job is."""
+
+    def __init__(self, n_jobs: int, total: int, progress: Progress | None) -> None:
+        self.stop = np.zeros(1, np.uint8)
+        self.done = np.zeros((n_jobs, 1), np.int64)
+        self.total, self.progress = total, progress
+
+    def tell(self) -> None:
+        """Report to the caller's hook."""
+        if self.progress is not None:
+            self.progress(min(int(self.done.sum()), self.total), self.total)
+
+
+def run_jobs(jobs: list[Callable[[], None]], watch: Watch, small: bool) -> None:
+    """Run all jobs; a `small` lot in this thread, else on several, watched from here."""
+    if small or not jobs:
+        for job in jobs:
+            job()
+    else:
+        _run_watched(jobs, watch)
+    if watch.progress is not None:
+        watch.progress(watch.total, watch.total)
+
+
+def _run_watched(jobs: list[Callable[[], None]], watch: Watch) -> None:
+    waiting = iter(jobs)
+    lock = threading.Lock()
+
+    def work() -> None:
+        while not watch.stop[0]:
+            with lock:
+                job = next(waiting, None)
+            if job is None:
+                return
+            job()
+
+    pool = ThreadPoolExecutor(min(n_threads(), len(jobs)))
+    running: set[Future[None]] = set()
+    try:
+        running = {pool.submit(work) for _ in range(min(n_threads(), len(jobs)))}
+        while running:
+            ready, running = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+            for one in ready:
+                one.result()
+            watch.tell()
+    except BaseException:
+        watch.stop[0] = 1  # every loop looks at it once a point
+        raise
+    finally:
+        pool.shutdown(wait=True)
