@@ -37,9 +37,10 @@ def draw_blobs(c: Labels, dim: int, separation: tuple[float, float], rng: Genera
     k = int(c.max()) + 1
     size = np.exp(rng.normal(0.0, rng.choice((0.0, 0.15, 0.4)), size=k))
     centre = _centres(k, dim, size, rng)
-    half = np.exp(rng.uniform(*np.log(separation)))
     if k > 1:
-        # in units of the half distance to the nearest; in many dimensions clusters touch later
+        # among many clusters, some are much closer than the typical ones
+        low, high = np.log(separation)
+        half = np.exp(rng.uniform(low + (0.3 if k > 8 else 0.0), high))
         d = np.linalg.norm(centre[:, None] - centre, axis=-1) / (size[:, None] + size)
         np.fill_diagonal(d, np.inf)
         centre = centre * (half / max(float(np.median(d.min(1))), 1e-9))
@@ -77,7 +78,7 @@ def _centres(k: int, dim: int, size: Array, rng: Generator) -> Array:
         ring[:, 0], ring[:, 1] = np.cos(angle), np.sin(angle)
         ring[:, :2] *= 1.0 + (np.arange(k) % 2)[:, None] * rng.choice((0.0, 0.0, 0.6))
         return ring
-    tries = int(rng.choice((1, 3, 8, 20)))
+    tries = (3, 8, 20, 40)[rng.integers(4)] if k > 8 else (1, 3, 8, 20)[rng.integers(4)]
     if kind < 0.4:
         return keep_apart(rng.standard_normal((k, tries, dim)), size)
     reach = np.exp(rng.normal(0.0, 0.4, size=dim))
@@ -178,17 +179,13 @@ def _layout(n_clusters: int, dim: int, rng: Generator) -> Array:
 
 def _noise(part: Labels, n_parts: int, dim: int, rng: Generator) -> Array:
     """Unit-scale noise (N, q): one family for the data set, or one for every part."""
-    families = tuple(_FAMILIES)
-    if rng.random() < 0.75:
-        kind = rng.choice(len(families), p=_FAMILY_SHARES) * np.ones(n_parts, dtype=np.int64)
-    else:
-        kind = rng.choice(len(families), p=_FAMILY_SHARES, size=n_parts)
     e: Array = rng.standard_normal((part.size, dim))
-    row_kind = kind[part]
-    for k in np.unique(kind):
+    if rng.random() < 0.75:
+        return _FAMILIES[np.searchsorted(_FAMILY_SHARES, rng.random())](e, rng)
+    row_kind = np.searchsorted(_FAMILY_SHARES, rng.random(n_parts))[part]
+    for k in np.flatnonzero(np.bincount(row_kind)):
         rows = row_kind == k
-        if families[k] is not None and rows.any():
-            e[rows] = families[k](e[rows], rng)
+        e[rows] = _FAMILIES[k](e[rows], rng)
     return e
 
 
@@ -244,14 +241,14 @@ def _shell(e: Array, rng: Generator) -> Array:
     return np.asarray(e / np.linalg.norm(e, axis=1, keepdims=True) * radius[:, None])
 
 
-_FAMILIES: dict[Callable[[Array, Generator], Array], float] = {
-    _gaussian: 0.28,
-    _heavy: 0.18,
-    _skewed: 0.26,
-    _box: 0.05,
-    _ball: 0.04,
-    _bent: 0.09,
-    _elongated: 0.07,
-    _shell: 0.03,
-}
-_FAMILY_SHARES = np.array(tuple(_FAMILIES.values()))
+_FAMILIES: tuple[Callable[[Array, Generator], Array], ...] = (
+    _gaussian,
+    _heavy,
+    _skewed,
+    _box,
+    _ball,
+    _bent,
+    _elongated,
+    _shell,
+)
+_FAMILY_SHARES = np.cumsum((0.28, 0.18, 0.26, 0.05, 0.04, 0.09, 0.07))  # the last has the rest

@@ -1,4 +1,4 @@
-"""The compiled loops behind tables: nearest rows, and centres that keep apart.
+"""The compiled loops behind tables: robust scales, nearest rows, centres that keep apart, merging.
 
 The module is imported inside the functions that need it, because numba is slow to import.
 """
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ncp.compiled import njit
 
-__all__ = ["keep_apart", "nearest"]
+__all__ = ["agreement", "centre_and_scale", "keep_apart", "merge", "nearest"]
 
 FloatArray = NDArray[Any]
 IntArray = NDArray[Any]
@@ -73,3 +73,107 @@ def keep_apart(candidates: FloatArray, size: FloatArray) -> FloatArray:
                 best, farthest = m, gap
         chosen[k] = candidates[k, best]
     return chosen
+
+
+@njit
+def centre_and_scale(x: FloatArray, clip: float) -> tuple[FloatArray, FloatArray]:
+    """Winsorised mean (P,) and standard deviation (P,) of columns; zero marks a constant one."""
+    n_rows, n_columns = x.shape
+    centre, scale = np.empty(n_columns), np.empty(n_columns)
+    for j in range(n_columns):
+        ordered = np.sort(x[:, j])
+        centre[j], scale[j] = _winsorised(ordered, clip)
+        # a column that varies only in its tails still counts, but one gross error does not
+        scale[j] = max(scale[j], 0.3 * _winsorised(ordered, min(0.01, clip))[1])
+        if scale[j] == 0.0:
+            scale[j] = ordered.std()
+        if ordered[-1] - ordered[0] <= 1e-12 * max(abs(ordered[-1]), abs(ordered[0])):
+            scale[j] = 0.0
+    return centre, scale
+
+
+@njit
+def _winsorised(ordered: FloatArray, clip: float) -> tuple[float, float]:
+    """Mean and deviation after clipping the outer rows; from twenty rows on at least one."""
+    n = len(ordered)
+    cut = int(clip * n)
+    if n >= 20 and clip > 0.0:
+        cut = max(cut, 1)
+    clipped = np.clip(ordered, ordered[cut], ordered[n - 1 - cut])
+    return clipped.mean(), clipped.std()
+
+
+@njit
+def merge(shared: FloatArray, limit: float) -> IntArray:
+    """Where every cluster goes (K,); see `ncp.generative.table_merge.merge_confused`."""
+    n_clusters = len(shared)
+    target = np.arange(n_clusters)
+    while True:
+        total = shared.sum(axis=1)
+        worst, k_from, k_to = limit, -1, -1
+        for k in range(n_clusters):
+            lost = 1.0 if shared[k, k] < (1.0 - 1.6 * limit) * total[k] else 0.0
+            for other in range(n_clusters):
+                if other == k or total[k] == 0.0 or total[other] == 0.0:
+                    continue
+                there = shared[k, other] / max(shared[k, other] + shared[k, k], 1e-12)
+                back = shared[other, k] / max(shared[other, k] + shared[other, other], 1e-12)
+                ratio = (there + back) / 2.0 + lost
+                if ratio > worst:
+                    worst, k_from, k_to = ratio, k, other
+        if k_from < 0:
+            return target
+        for k in range(n_clusters):
+            if target[k] == k_from:
+                target[k] = k_to
+        shared[k_to] += shared[k_from]
+        shared[:, k_to] += shared[:, k_from]
+        shared[k_from] = 0.0
+        shared[:, k_from] = 0.0
+
+
+@njit
+def agreement(z: FloatArray, codes: IntArray, apart: FloatArray, k: int) -> FloatArray:
+    """Mean share of a row's nearest rows, in all other columns, that have its level (C,).
+
+    Args:
+        z: columns of numbers (N, Q).
+        codes: columns of levels (N, C), as integers.
+        apart: squared distance of two different levels (C,).
+        k: how many of the nearest rows count; all that are as near as the last of them do.
+    """
+    n_rows, n_axes = z.shape
+    n_codes = codes.shape[1]
+    columns, levels = np.ascontiguousarray(z.T), np.ascontiguousarray(codes.T)
+    agreed = np.zeros(n_codes)
+    total, rest, best = np.empty(n_rows), np.empty(n_rows), np.empty(k)
+    for i in range(n_rows):
+        total[:] = 0.0
+        for j in range(n_axes):
+            column, value = columns[j], z[i, j]
+            for m in range(n_rows):
+                total[m] += (column[m] - value) * (column[m] - value)
+        for j in range(n_codes):
+            column, value = levels[j], codes[i, j]
+            for m in range(n_rows):
+                total[m] += apart[j] * (column[m] != value)
+        total[i] = np.inf
+        for j in range(n_codes):
+            column, value = levels[j], codes[i, j]
+            for m in range(n_rows):
+                rest[m] = total[m] - apart[j] * (column[m] != value)
+            best[:] = np.inf
+            for m in range(n_rows):
+                if rest[m] < best[k - 1]:
+                    place = k - 1
+                    while place > 0 and best[place - 1] > rest[m]:
+                        best[place] = best[place - 1]
+                        place -= 1
+                    best[place] = rest[m]
+            near, same = 0, 0
+            for m in range(n_rows):
+                if rest[m] <= best[k - 1] + 1e-9:
+                    near += 1
+                    same += column[m] == value
+            agreed[j] += same / near
+    return agreed / n_rows

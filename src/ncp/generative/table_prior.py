@@ -39,6 +39,7 @@ __all__ = ["RawTable", "TablePrior", "draw_partition", "draw_table"]
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
+MANY_BLOBS = 0.3  # further share of blobs where there are more than eight clusters
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def draw_table(prior: TablePrior, n_points: int, rng: Generator) -> RawTable:
     single = 1 if c.max() == 0 else None
     if kind < prior.curved and n_points >= 12:
         x, c = _shapes_table(prior, n_points, single, rng)
-    elif kind < prior.curved + prior.blobs:
+    elif kind < prior.curved + prior.blobs + (MANY_BLOBS if c.max() >= 8 and prior.blobs else 0.0):
         x, c = _blobs_table(prior, c, rng)
     else:
         x = _clouds_table(prior, c, rng)
@@ -156,13 +157,12 @@ def draw_partition(prior: TablePrior, n_points: int, rng: Generator) -> Labels:
     """Labels (N,) from one of the partition laws; clusters below a random floor dissolved."""
     if n_points < 4 or rng.random() < prior.single:
         return np.zeros(n_points, dtype=np.int64)
-    law = rng.choice(4, p=(0.25, 0.35, 0.18, 0.22))
+    law = int(np.searchsorted((0.25, 0.6, 0.78), rng.random()))
     if law <= 2:
         # K needs a few rows per cluster to be seen at all; small K is more common
-        largest = max(2, min(prior.max_clusters, n_points // 5))
-        candidates = np.arange(2, largest + 1)
-        p = candidates ** -rng.uniform(0.0, 1.3)
-        k = int(rng.choice(candidates, p=p / p.sum()))
+        largest = max(2, min(prior.max_clusters, n_points // (4 if n_points < 40 else 6)))
+        weights = np.cumsum(np.arange(2, largest + 1) ** -rng.uniform(0.0, 1.3))
+        k = 2 + int(np.searchsorted(weights, rng.random() * weights[-1]))
     if law == 0:
         c = rng.permutation(np.arange(n_points) % k)
     elif law <= 2:
@@ -170,9 +170,11 @@ def draw_partition(prior: TablePrior, n_points: int, rng: Generator) -> Labels:
     else:
         alpha = np.exp(rng.uniform(np.log(0.15), np.log(3.0)))
         c = _urn(n_points, alpha, max(rng.uniform(-0.4, 0.4), 0.0), rng)
-    if rng.random() < 0.8:
-        c = _dissolve_small(c, max(3, round(n_points * rng.uniform(0.002, 0.03))), rng)
-    return np.unique(c, return_inverse=True)[1].astype(np.int64)
+    if rng.random() < 0.95:
+        floor = max(2 if n_points < 15 else 3, round(n_points * rng.uniform(0.0, 0.025)))
+        c = _dissolve_small(c, floor, rng)
+    used = np.bincount(c) > 0
+    return np.asarray((np.cumsum(used) - 1)[c])
 
 
 def _shares(k: int, unequal: bool, rng: Generator) -> Array:

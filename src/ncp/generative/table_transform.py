@@ -353,13 +353,15 @@ class Encoding:
 
 
 def _encode(x: Array, is_category: Mask, transform: TabularTransform) -> Encoding:
-    centre, scale = _centre_and_scale(x, transform.clip)
+    from ncp.generative.table_kernels import centre_and_scale
+
+    centre, scale = centre_and_scale(x, transform.clip)
     numbers = np.flatnonzero((scale > 0.0) & ~is_category)
     levels = [_levels(x, int(j)) for j in np.flatnonzero((scale > 0.0) & is_category)]
     encoding = Encoding(numbers, centre[numbers], scale[numbers], transform.bend, (), ())
     if not levels:
         return encoding
-    weights = _agreement(encoding(x), [_indicators(x, c) for c in levels])
+    weights = _weights(encoding(x), x, levels)
     return Encoding(
         encoding.numbers,
         encoding.centre,
@@ -392,71 +394,47 @@ def _indicators(x: Array, category: Category) -> Array:
     return np.asarray(hot * (weight / np.sqrt(1.0 - (frequencies**2).sum())))
 
 
-def _agreement(z: Array, indicators: list[Array]) -> list[float]:
+def _weights(z: Array, x: Array, categories: list[Category]) -> list[float]:
     """Weights a_j of categories: how far neighbours in the other columns agree on each.
 
-    With A the mean share of a row's k nearest rows that have its level, and E = sum_l f_l^2 what
-    chance gives, kappa = (A - E) / (1 - E) is 0 for an irrelevant column and 1 for one that the
-    others determine. Its standard error for an irrelevant column is about (N k (L - 1) / 2)^(-1/2).
-    A table without any such column is taken as it is.
+    With A the mean share of a row's k nearest rows that have its level, and E what chance gives,
+    kappa = (A - E) / (1 - E) is 0 for an irrelevant column and 1 for one that the others
+    determine. Its standard error for an irrelevant column is about (N k (L - 1) / 2)^(-1/2).
+    A table of nothing but such columns is taken as it is.
     """
     step = -(-len(z) // MOST_COMPARED)
-    z = z[::step].astype(np.float32)
-    blocks = [block[::step].astype(np.float32) for block in indicators]
+    z, x = z[::step], x[::step]
     n = len(z)
-    if z.shape[1] + len(blocks) == 1 or n < 4:
-        return [1.0] * len(blocks)
+    if z.shape[1] + len(categories) == 1 or n < 4:
+        return [1.0] * len(categories)
+    from ncp.generative.table_kernels import agreement
+
+    codes = np.stack([_codes(x, c) for c in categories], axis=1)
+    n_levels = np.array([c.frequencies.size for c in categories])
+    chance = np.array([(c.frequencies * (n * c.frequencies - 1.0)).sum() for c in categories])
+    chance /= n - 1  # no row is its own neighbour
     k = int(np.clip(np.sqrt(n) / 2, 2, 12))
-    total = _squares(z) + sum(map(_squares, blocks))
-    np.fill_diagonal(total, np.inf)
-    shares = []
-    for block in blocks:
-        apart = _squares(block)
-        differs = apart > 0.25 * apart.max()
-        rest = total - apart
-        near = rest <= np.partition(rest, k - 1, axis=1)[:, k - 1, None] + 1e-5
-        agreed = 1.0 - (near & differs).sum(1) / near.sum(1)
-        frequencies = (block > 0.5 * block.max()).mean(0)
-        chance = float(
-            (frequencies * (n * frequencies - 1.0)).sum() / (n - 1)
-        )  # no row with itself
-        kappa = (agreed.mean() - chance) / max(1.0 - chance, 1e-9)
-        feigned = CHANCE * np.sqrt(2.0 / (n * k * max(len(frequencies) - 1, 1)))
-        shares.append(float(max(kappa - feigned, 0.0) / max(1.0 - feigned, 0.1)))
-    if z.shape[1] == 0 and max(shares) == 0.0:
-        return [1.0] * len(blocks)
-    return [float(np.sqrt(min(share, 1.0))) for share in shares]
+    apart = np.array([2.0 / (1.0 - (c.frequencies**2).sum()) for c in categories])
+    kappa = (agreement(z, codes, apart, k) - chance) / (1.0 - chance)
+    feigned = CHANCE * np.sqrt(2.0 / (n * k * (n_levels - 1)))
+    shares = np.clip((kappa - feigned) / np.maximum(1.0 - feigned, 0.1), 0.0, 1.0)
+    if z.shape[1] == 0 and not shares.any():
+        shares[:] = 1.0
+    return list(np.sqrt(shares).tolist())
 
 
-def _squares(z: NDArray[Any]) -> NDArray[Any]:
-    """Squared distances (N, N) between rows."""
-    squares = (z**2).sum(1)
-    return np.asarray(np.maximum(squares[:, None] + squares - 2.0 * z @ z.T, 0.0))
-
-
-def _centre_and_scale(x: Array, clip: float) -> tuple[Array, Array]:
-    """Winsorised mean (P,) and standard deviation (P,); zero marks a constant column."""
-    ordered = np.sort(x, axis=0)
-    centre, scale = _winsorised(x, ordered, clip)
-    # a column that varies only in its tails still counts, but one gross error does not
-    scale = np.maximum(scale, 0.3 * _winsorised(x, ordered, min(0.01, clip))[1])
-    scale = np.where(scale > 0.0, scale, x.std(0))
-    span = ordered[-1] - ordered[0]
-    constant = span <= 1e-12 * np.maximum(np.abs(ordered[-1]), np.abs(ordered[0]))
-    return centre, np.where(constant, 0.0, scale)
+def _codes(x: Array, category: Category) -> Labels:
+    """The index of every row's level; all rarer ones share the last."""
+    place = np.searchsorted(category.levels, x[:, category.column])
+    place = np.minimum(place, category.levels.size - 1)
+    known = category.levels[place] == x[:, category.column]
+    return np.where(known, place, category.levels.size)
 
 
 def _bend(x: Array, centre: Array, scale: Array, bend: float) -> Array:
     """s asinh((x - m) / (s w)), capped so that a gross error cannot claim an axis for itself."""
     z = np.arcsinh((x - centre) / (bend * scale))
     return bend * np.clip(z, -CAP, CAP)
-
-
-def _winsorised(x: Array, ordered: Array, clip: float) -> tuple[Array, Array]:
-    """Mean and deviation after clipping the outer rows; from twenty rows on at least one."""
-    cut = max(int(clip * len(x)), int(len(x) >= 20 and clip > 0.0))
-    clipped = np.clip(x, ordered[cut], ordered[-1 - cut])
-    return clipped.mean(0), clipped.std(0)
 
 
 # ---------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ class TabularMixture(GenerativeModel):
         tables: the knobs of the simulator.
         transform: the preprocessing, the same for users' tables.
         overlap: range of the limit of confusion beyond which clusters are merged.
-        again: probability of drawing a table again when all its clusters had to be merged.
+        again: probability of drawing a table again when all, or more than half, of its clusters
+            were merged.
         reference: quantiles of summary statistics, from `with_reference`; may be empty.
 
     Example:
@@ -59,7 +60,7 @@ class TabularMixture(GenerativeModel):
     tables: TablePrior = field(default_factory=TablePrior)
     transform: TabularTransform = field(default_factory=TabularTransform)
     overlap: tuple[float, float] = (0.24, 0.3)
-    again: float = 0.6
+    again: float = 0.8
     reference: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +122,10 @@ class TabularMixture(GenerativeModel):
             table = draw_table(self.tables, n_points, rng)
             fitted = self.transform.fit(table.x, table.categorical, int(rng.integers(2**31)))
             merged = merge_confused(table.labels, fitted.closest, rng.uniform(*self.overlap))
-            if merged.max() > 0 or table.labels.max() == 0 or rng.random() >= self.again:
+            most_lost = 2 * (merged.max() + 1) < table.labels.max() + 1
+            if table.labels.max() == 0 or not (merged.max() == 0 or most_lost):
+                return table, fitted, merged
+            if rng.random() >= self.again:
                 return table, fitted, merged
 
     def with_reference(self, n_tables: int = 1000, seed: int = 0) -> TabularMixture:
