@@ -78,7 +78,7 @@ def keep_apart(candidates: FloatArray, size: FloatArray) -> FloatArray:
 @njit
 def centre_and_scale(x: FloatArray, clip: float) -> tuple[FloatArray, FloatArray]:
     """Winsorised mean (P,) and standard deviation (P,) of columns; zero marks a constant one."""
-    n_rows, n_columns = x.shape
+    n_columns = x.shape[1]
     centre, scale = np.empty(n_columns), np.empty(n_columns)
     for j in range(n_columns):
         ordered = np.sort(x[:, j])

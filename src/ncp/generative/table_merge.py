@@ -16,10 +16,10 @@ def merge_confused(labels: Labels, neighbours: tuple[Labels, Array], limit: floa
 
     With S_kl the share of neighbours of cluster k's points that lie in cluster l, the pair with
     the largest mean of S_kl / (S_kl + S_kk) and S_lk / (S_lk + S_ll) is merged, again and again,
-    while that exceeds `limit`, or while S_kk or S_ll is below 1 - 1.6 limit (a cluster among many may
-    be confused with none in particular, and yet be lost). Two equal Gaussian clusters at a
-    distance of 2, 3, 4 standard deviations have about 0.22, 0.10, 0.03: those whose mixture has
-    two modes keep their labels. A cluster of one point stays when it lies far off.
+    while that exceeds `limit`, or while S_kk is below 1 - 1.6 limit: a cluster among many may be
+    confused with none in particular, and yet be lost. Two equal Gaussian clusters at a distance
+    of 2, 3, 4 standard deviations have about 0.22, 0.10, 0.03, so that those whose mixture has two
+    modes keep their labels. A cluster of one point stays when it lies far off.
 
     Args:
         labels: (N,) integers.
