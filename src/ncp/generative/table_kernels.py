@@ -176,4 +176,5 @@ def agreement(z: FloatArray, codes: IntArray, apart: FloatArray, k: int) -> Floa
                     near += 1
                     same += column[m] == value
             agreed[j] += same / near
-    return agreed / n_rows
+    agreed /= n_rows
+    return agreed
