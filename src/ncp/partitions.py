@@ -14,6 +14,7 @@ and accept any number of axes before it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -201,6 +202,7 @@ def inverse_order(orders: ArrayLike) -> Int64[Tensor, "*batch n"]:
     return torch.empty_like(orders).scatter_(-1, orders, position)
 
 
+@cache
 def bell_number(n: int) -> int:
     """The number of partitions of n points.
 

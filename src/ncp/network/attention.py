@@ -71,19 +71,26 @@ class Attention(Part):
         return self.coordinates or event_shape[0]
 
 
+def _squares(a: Float[Tensor, "... D"], b: Float[Tensor, "... D"]) -> Float[Tensor, ...]:
+    # One coordinate after the other: faster by far than a sum over a short last axis.
+    parts = zip(a.unbind(-1), b.unbind(-1), strict=True)
+    return cast(Tensor, sum((p - q).square() for p, q in parts))
+
+
 def scaled_squares(
     a: Float[Tensor, "... D"], b: Float[Tensor, "... D"], octaves: int
 ) -> Float[Tensor, "... octaves"]:
     """r^2 4^j / 8, j = 0, 1, ..., of the distances r: in widths 2, 1, 1/2, ..."""
-    # One coordinate after the other: faster by far than a sum over a short last axis.
-    squares = sum((p - q).square() for p, q in zip(a.unbind(-1), b.unbind(-1), strict=True))
-    return in_octaves(cast(Tensor, squares), octaves)
+    return in_octaves(_squares(a, b), octaves)
 
 
 def in_octaves(squares: Float[Tensor, ...], octaves: int) -> Float[Tensor, "... octaves"]:
     """r^2 4^j / 8, j = 0, 1, ..."""
-    rates = 4.0 ** torch.arange(octaves, device=squares.device, dtype=squares.dtype)
-    return squares.clamp(max=FAR)[..., None] * (rates / 8)
+    return squares.clamp(max=FAR)[..., None] * _rates(octaves, squares)
+
+
+def _rates(octaves: int, like: Tensor) -> Float[Tensor, " octaves"]:
+    return 4.0 ** torch.arange(octaves, device=like.device, dtype=like.dtype) / 8
 
 
 class DistanceKernels:
@@ -110,18 +117,24 @@ class DistanceKernels:
         self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
         self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
 
-    def rows(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
+    def rows(self, rows: slice) -> Float[Tensor, "B octaves m N"]:
         """The kernels of some of the points."""
-        return self._kernels(rows) if self.known is None else self.known[:, rows]
+        return self._kernels(rows) if self.known is None else self.known[:, :, rows]
 
-    def _kernels(self, rows: slice) -> Float[Tensor, "B m N octaves"]:
-        apart = scaled_squares(self.of[:, rows, None], self.among[:, None], self.octaves)
-        kernels = apart.neg_().exp()
-        return kernels if self.real is None else kernels * self.real[:, None, :, None]
+    def _kernels(self, rows: slice) -> Float[Tensor, "B octaves m N"]:
+        squares = _squares(self.of[:, rows, None], self.among[:, None]).clamp(max=FAR)
+        kernels = (squares[:, None] * -_rates(self.octaves, squares)[:, None, None]).exp_()
+        return kernels if self.real is None else kernels * self.real[:, None, None]
 
     def density(self) -> Float[Tensor, "B M octaves"]:
         """How many points are near, on a log scale."""
-        return torch.cat([self.rows(rows).sum(2) for rows in self.slices], 1).log1p()
+        return torch.cat([self.rows(rows).sum(3) for rows in self.slices], 2).log1p().mT
+
+    def bias(self, rows: slice, weight: Float[Tensor, "heads octaves"]) -> Float[Tensor, "B h m N"]:
+        """The kernels' weighted sum for each head."""
+        kernels = self.rows(rows)
+        shape = (len(kernels), len(weight), *kernels.shape[2:])
+        return torch.matmul(weight, kernels.flatten(2)).view(shape)
 
 
 class KeyValueCache(NamedTuple):
@@ -269,7 +282,7 @@ class AttentionBlock(nn.Module):
             return self._finish(tokens, seen.transpose(1, 2))
         parts = []
         for rows in near.slices:
-            bias = self.bias(near.rows(rows)).permute(0, 3, 1, 2)
+            bias = near.bias(rows, self.bias.weight)
             bias = bias if hidden is None else bias.masked_fill(hidden, -torch.inf)
             parts.append(look(q[:, :, rows], k, v, bias))
         return self._finish(tokens, torch.cat(parts, 2).transpose(1, 2))
@@ -288,7 +301,7 @@ class AttentionBlock(nn.Module):
         own = (q * own_k).sum(-1, keepdim=True)
         scores = scale * torch.cat([scores, own], -1)
         if self.bias is not None and near is not None:
-            scores = scores + self.bias(near.rows(slice(None)))[:, 0].transpose(1, 2)
+            scores = scores + near.bias(slice(None), self.bias.weight)[:, :, 0]
         weights = scores.softmax(-1)
         seen = torch.einsum("mhn,nhp->mhp", weights[..., :-1], v) + weights[..., -1:] * own_v
         return self._finish(new, seen)

@@ -23,6 +23,7 @@ class CompiledTree:
     def run(
         self,
         points: Points,
+        order: Int64[np.ndarray, " N"],
         count: int,
         key: np.uint64,
         beam: int,
@@ -31,10 +32,10 @@ class CompiledTree:
     ) -> tuple[
         Int64[np.ndarray, "rows N"], Int64[np.ndarray, " rows"], Float64[np.ndarray, " rows"]
     ]:
-        """Labels along a sequence, counts and log q (NaN if a score overflows)."""
+        """Canonical labels, counts and log q (NaN if a score overflows) of a sequence."""
         summands, q, static = [np.ascontiguousarray(table.detach().numpy()) for table in points]
         labels, counts, log_q, state = kernels.run_sequence(
-            self.weights, summands, q, static, count, key, beam, stop, done
+            self.weights, summands, q, static, order, count, key, beam, stop, done
         )
         if state == kernels.OVERFLOW:
             log_q = np.full(1, np.nan)

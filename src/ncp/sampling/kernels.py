@@ -27,6 +27,9 @@ COSINE = 10.0  # as in `ncp.network.pair_features`
 FAR = 1e8  # as in `ncp.network.attention`
 DONE, STOPPED, OVERFLOW = 0, 1, 2
 
+# Sums may be taken in any order, and fused: vectors. Infinity and NaN keep their meaning.
+fast = njit(fastmath={"reassoc", "contract", "arcp", "nsz"})
+
 Array = NDArray[np.floating]
 Run = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]  # labels, counts, log q
 
@@ -57,29 +60,26 @@ class Weights(NamedTuple):
     f_residual: bool
 
 
-@njit
+@fast
 def _hidden(a, b, n, w, bias, slopes, residual):
     """Hidden layers, in place in `a`: its activation first, then each product."""
     width = a.shape[1]
+    zero = a.dtype.type(0)
+    slope = slopes[0]
     for i in range(n):
         for j in range(width):
-            if a[i, j] < 0:
-                a[i, j] *= slopes[0]
+            a[i, j] = max(a[i, j], zero) + slope * min(a[i, j], zero)
     for layer in range(w.shape[0]):
         np.dot(a[:n], w[layer], b[:n])
         slope = slopes[layer + 1]
+        keep = a.dtype.type(1 if residual else 0)
         for i in range(n):
             for j in range(width):
                 v = b[i, j] + bias[layer, j]
-                if v < 0:
-                    v *= slope
-                if residual:
-                    a[i, j] += v
-                else:
-                    a[i, j] = v
+                a[i, j] = keep * a[i, j] + max(v, zero) + slope * min(v, zero)
 
 
-@njit
+@fast
 def _pair_features(w, sums, point, rest, first, out):
     """What f sees of a cluster by its sums and a point; see `PairFeatures.of_pair`."""
     c, d, octaves = w.codes, w.coordinates, w.octaves
@@ -118,7 +118,7 @@ def _pair_features(w, sums, point, rest, first, out):
         spread *= 4
 
 
-@njit
+@fast
 def join_pairs(w, sums, points, rest, cluster, point, n, a, b, features, join, pair):
     """Clusters with a point in each, for n pairs (cluster or -1 for none, point).
 
@@ -151,7 +151,7 @@ def join_pairs(w, sums, points, rest, cluster, point, n, a, b, features, join, p
     np.dot(features[:n], w.w_pair, pair[:n])
 
 
-@njit
+@fast
 def score_candidates(w, y, b, n, logits):
     """f after its first layer, of n rows of `y`."""
     _hidden(y, b, n, w.f_w, w.f_b, w.f_slopes, w.f_residual)
@@ -163,18 +163,30 @@ def score_candidates(w, y, b, n, logits):
         logits[i] = total
 
 
-@njit
-def _first_layer(w, total, g_old, join, pair, base, n_clusters, out):
-    """y of a candidate: the prefix's sum, with its cluster's old value (or none) replaced."""
-    width = len(out)
-    if w.mean:
-        scale = out.dtype.type(1 / n_clusters)
-        log_k = out.dtype.type(np.log(n_clusters))
-    else:
-        scale, log_k = out.dtype.type(1), out.dtype.type(0)
-    for j in range(width):
-        in_g = total[j] + join[j] - g_old[j]
-        out[j] = in_g * scale + w.k_f[j] * log_k + join[width + j] + pair[j] + base[j]
+@fast
+def _first_layer(w, total, r, change, extra, i, base, n, n_clusters, y, at):
+    """y of a candidate: the prefix's sum with its cluster's value replaced, and all the rest.
+
+    `change` is g-hat(H + h) - g-hat(H) of a pair, `extra` all that is not summed over clusters.
+    """
+    kind = y.dtype.type
+    scale = kind(1 / n_clusters if w.mean else 1)
+    log_k = kind(np.log(n_clusters))
+    for j in range(y.shape[1]):
+        in_g = (total[r, j] + change[i, j]) * scale
+        y[at, j] = in_g + w.k_f[j] * log_k + extra[i, j] + base[n, j]
+
+
+@fast
+def _finish_pairs(join, pair, g_hat, cluster, n, change, extra):
+    """`change` and `extra` (see `_first_layer`) of n pairs."""
+    width = change.shape[1]
+    for i in range(n):
+        c = cluster[i]
+        for j in range(width):
+            old = g_hat[c, j] if c >= 0 else g_hat.dtype.type(0)
+            change[i, j] = join[i, j] - old
+            extra[i, j] = join[i, width + j] + pair[i, j]
 
 
 @njit
@@ -310,13 +322,14 @@ def _positions(w, points, q, static):
 
 @njit
 def run_sequence(  # type: ignore[no-untyped-def]
-    w, points, q, static, count, key, beam, stop, done
+    w, points, q, static, order, count, key, beam, stop, done
 ) -> Any:
     """All samples of one data set in one order.
 
     Args:
         w: the network's `Weights`.
         points, q, static: the tables of `Points`, in the order of the sequence.
+        order: which of the caller's points stands at each position.
         count: samples wanted.
         key: of the sequence's random numbers.
         beam: 0 to split samples, else the number of prefixes to keep.
@@ -324,13 +337,13 @@ def run_sequence(  # type: ignore[no-untyped-def]
         done: an array of one number, to which the positions that are finished are added.
 
     Returns:
-        Labels `(rows, N)` along the sequence, counts, log q, and `DONE`, `STOPPED` or `OVERFLOW`.
+        Canonical labels `(rows, N)` in the caller's order, counts, log q,
+        and `DONE`, `STOPPED` or `OVERFLOW`.
     """
     n_points, n_sums = points.shape
     width, g_width = len(w.f_out), len(w.b_u)
     kind = points.dtype
     base, rest = _positions(w, points, q, static)
-    none = np.zeros(width, kind)
 
     # rows: distinct prefixes; two sets that take turns
     cap = 64
@@ -348,6 +361,7 @@ def run_sequence(  # type: ignore[no-untyped-def]
     a, b = np.zeros((cap, g_width), kind), np.zeros((cap, g_width), kind)
     features = np.zeros((cap, w.w_pair.shape[0]), kind)
     join, pair = np.zeros((cap, 2 * width), kind), np.zeros((cap, width), kind)
+    change, extra = np.zeros((cap, width), kind), np.zeros((cap, width), kind)
     old_id, new_id = np.zeros(cap, np.int32), np.zeros(cap, np.int32)
     # candidates of a step
     scores, start = np.zeros(4 * cap), np.zeros(cap + 1, np.int64)
@@ -371,12 +385,14 @@ def run_sequence(  # type: ignore[no-untyped-def]
         cluster, alone = _room1(cluster, n_pairs), _room1(alone, n_pairs)
         a, b, features = _room(a, n_pairs), _room(b, n_pairs), _room(features, n_pairs)
         join, pair = _room(join, n_pairs), _room(pair, n_pairs)
+        change, extra = _room(change, n_pairs), _room(extra, n_pairs)
         old_id, new_id = _room1(old_id, n_pairs), _room1(new_id, n_pairs)
         for i in range(n_live):
             cluster[i] = i
         cluster[n_live] = -1
         here = points[n : n + 1]
         join_pairs(w, sums, here, rest[n], cluster, alone, n_pairs, a, b, features, join, pair)
+        _finish_pairs(join, pair, g_hat, cluster, n_pairs, change, extra)
 
         # f of every candidate
         start = _room1(start, n_rows + 1)
@@ -387,9 +403,7 @@ def run_sequence(  # type: ignore[no-untyped-def]
         for r in range(n_rows):
             for j in range(k[r] + 1):
                 i = refs[r, j] if j < k[r] else n_live
-                before = g_hat[i] if j < k[r] else none
-                n_clusters = max(k[r], j + 1)
-                _first_layer(w, total[r], before, join[i], pair[i], base[n], n_clusters, y[filled])
+                _first_layer(w, total, r, change, extra, i, base, n, max(k[r], j + 1), y, filled)
                 filled += 1
                 if filled == BLOCK:
                     score_candidates(w, y, y2, filled, block)
@@ -450,8 +464,7 @@ def run_sequence(  # type: ignore[no-untyped-def]
                         n_new += 1
                     refs2[child, j] = new_id[i]
                     for d in range(width):
-                        old = g_hat[i, d] if i < n_live else 0
-                        total2[child, d] = total[r, d] + join[i, d] - old
+                        total2[child, d] = total[r, d] + change[i, d]
                 else:
                     if old_id[i] < 0:
                         old_id[i] = n_new
@@ -468,13 +481,31 @@ def run_sequence(  # type: ignore[no-untyped-def]
         sums, sums2 = sums2, sums
         g_hat, g_hat2 = g_hat2, g_hat
         done[0] += 1
+    labels = _read_labels(parents, choices, offsets, n_rows, order)
+    return labels, counts[:n_rows].copy(), log_q[:n_rows].copy(), DONE
+
+
+@njit
+def _read_labels(parents, choices, offsets, n_rows, order):
+    """Walk back from the final rows; labels by first appearance in the caller's order."""
+    n_points = len(order)
     labels = np.zeros((n_rows, n_points), np.int64)
+    new = np.empty(n_points, np.int64)
     for row in range(n_rows):
         r = row
         for n in range(n_points - 1, 0, -1):
-            labels[row, n] = choices[offsets[n] + r]
+            labels[row, order[n]] = choices[offsets[n] + r]
             r = parents[offsets[n] + r]
-    return labels, counts[:n_rows].copy(), log_q[:n_rows].copy(), DONE
+        labels[row, order[0]] = 0
+        new[:] = -1
+        n_seen = 0
+        for i in range(n_points):
+            old = labels[row, i]
+            if new[old] < 0:
+                new[old] = n_seen
+                n_seen += 1
+            labels[row, i] = new[old]
+    return labels
 
 
 # -- new points ---------------------------------------------------------------------------------
@@ -504,16 +535,17 @@ def score_new(w: Any, points: Any, static: Any, sums: Any, out: Any) -> Any:
     features = np.zeros((n, w.w_pair.shape[0]), kind)
     join, pair = np.zeros((n, 2 * width), kind), np.zeros((n, width), kind)
     y, y2, logits = np.zeros((n, width), kind), np.zeros((n, width), kind), np.zeros(n, kind)
-    rest, none = np.zeros(max(w.codes, 1), kind), np.zeros(width, kind)
+    change, extra = np.zeros((n, width), kind), np.zeros((n, width), kind)
+    rest = np.zeros(max(w.codes, 1), kind)
 
     # g-hat of the clusters themselves: nothing joined by each
     for i in range(n_clusters):
         cluster[i], point[i] = -1, i
     join_pairs(w, sums, sums, rest, cluster, point, n_clusters, a, b, features, join, pair)
     g_hat = join[:n_clusters, :width].copy()
-    total = np.zeros(width, kind)
+    total = np.zeros((1, width), kind)
     for i in range(n_clusters):
-        total += g_hat[i]
+        total[0] += g_hat[i]
     for first in range(0, len(points), at_once):
         m = min(at_once, len(points) - first)
         for i in range(m):
@@ -523,13 +555,10 @@ def score_new(w: Any, points: Any, static: Any, sums: Any, out: Any) -> Any:
         here = points[first : first + m]
         n_pairs = m * slots
         join_pairs(w, sums, here, rest, cluster, point, n_pairs, a, b, features, join, pair)
-        for i in range(m):
-            for j in range(slots):
-                p = i * slots + j
-                before = g_hat[j] if j < n_clusters else none
-                base = static[first + i]
-                n_after = max(n_clusters, j + 1)
-                _first_layer(w, total, before, join[p], pair[p], base, n_after, y[p])
+        _finish_pairs(join, pair, g_hat, cluster, n_pairs, change, extra)
+        for p in range(n_pairs):
+            n_after = max(n_clusters, p % slots + 1)
+            _first_layer(w, total, 0, change, extra, p, static, first + p // slots, n_after, y, p)
         score_candidates(w, y, y2, n_pairs, logits)
         for i in range(m):
             out[first + i] = logits[i * slots : (i + 1) * slots]

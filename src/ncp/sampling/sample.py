@@ -34,7 +34,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ncp.network.network import Network, Points, check_memory
-from ncp.partitions import bell_number, canonical
+from ncp.partitions import bell_number
 from ncp.sampling.compiled_tree import CompiledTree
 from ncp.sampling.keys import Keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.threads import Progress, Watch, run_jobs, single_threads
@@ -217,16 +217,14 @@ class _Tree:
             key = piece_keys(self.keys[one.data_set : one.data_set + 1], 0, np.array([one.piece]))
             index = torch.as_tensor(order + start_of[one.data_set])
             points = Points(*(table[index] for table in encoded))
-            along, counts, log_q = self.tree.run(
-                points, one.n_samples, key[0], self.beam, watch.stop, watch.done[i]
+            labels, counts, log_q = self.tree.run(
+                points, order, one.n_samples, key[0], self.beam, watch.stop, watch.done[i]
             )
             if watch.stop[0]:
                 return
             if not np.isfinite(log_q).all():
                 raise ValueError(OUT_OF_REACH)
-            labels = np.empty_like(along)
-            labels[:, order] = along
-            results[i] = _Rows(one.order, canonical(labels).numpy(), counts, log_q)
+            results[i] = _Rows(one.order, labels, counts, log_q)
 
         return [(lambda i=i: job(i)) for i in range(first, end)]  # type: ignore[misc]
 

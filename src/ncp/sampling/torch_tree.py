@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ncp.network.layout import prefix_sum, widest
 from ncp.network.network import Folded, Network, Points
+from ncp.partitions import canonical
 from ncp.sampling.keys import child_keys
 
 __all__ = ["TorchTree"]
@@ -43,6 +44,7 @@ class TorchTree:
     def run(
         self,
         points: Points,
+        order: Int64[np.ndarray, " N"],
         count: int,
         key: np.uint64,
         beam: int,
@@ -51,7 +53,7 @@ class TorchTree:
     ) -> tuple[
         Int64[np.ndarray, "rows N"], Int64[np.ndarray, " rows"], Float64[np.ndarray, " rows"]
     ]:
-        """Labels along a sequence, counts and log q; see `kernels.run_sequence`."""
+        """Canonical labels, counts and log q; see `kernels.run_sequence`."""
         base, rest = self._positions(points)
         state = self._first(points, count)
         history = []
@@ -70,6 +72,7 @@ class TorchTree:
             parent, choice = history[n - 1]
             labels[:, n] = choice[row]
             row = parent[row]
+        labels = canonical(torch.empty_like(labels).index_copy(1, torch.as_tensor(order), labels))
         return labels.cpu().numpy(), state.counts.cpu().numpy(), state.log_q.double().cpu().numpy()
 
     def _positions(self, points: Points) -> tuple[Tensor, Tensor]:
