@@ -13,7 +13,7 @@ import argparse
 import re
 from pathlib import Path
 
-from ncp.cli import attach_arrays
+from ncp.generative.mnist import attach_arrays
 from ncp.network.checkpoint import Checkpoint, read
 from ncp.training.loop import train
 from ncp.training.recipe import RunConfig

@@ -22,8 +22,9 @@ from retrain import is_finished, stages
 
 import ncp.generative.tables
 from ncp.checks.runner import run_checks
-from ncp.cli import attach_arrays, check_plan
+from ncp.cli import check_plan
 from ncp.files import write_atomically
+from ncp.generative.mnist import attach_arrays
 from ncp.network.checkpoint import Checkpoint, read, write
 from ncp.network.pretrained import DIRECTORY
 

@@ -11,23 +11,23 @@ PACKAGE = Path(__file__).resolve().parents[1] / "src" / "ncp"
 # Who may import whom, by the names of folders and top-level files: down the list only.
 MAY_IMPORT = {
     "compiled": "",
+    "engine": "",
     "files": "",
     "partitions": "",
     "generative": "compiled files partitions",
     "inference": "compiled partitions generative",
     "summary": "compiled partitions inference",
     "network": "files partitions generative",
-    "sampling": "compiled partitions network",
+    "sampling": "compiled engine partitions network",
     "training": "files partitions generative inference network sampling",
     "checks": "partitions generative inference summary",  # never what they judge
     "output": "files",
     "posterior": "files partitions inference summary output",
-    "engines": "partitions network sampling posterior",
-    "model": "partitions generative network sampling posterior engines",
-    "clustering": "files partitions generative inference summary network sampling output "
-    "posterior engines model",
+    "model": "engine partitions generative network sampling posterior",
+    "clustering": "engine files partitions generative inference summary network sampling output "
+    "posterior model",
     "cli": "files generative inference summary network sampling training checks output "
-    "posterior engines model clustering",
+    "posterior model clustering",
 }
 FILES = sorted(
     path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"

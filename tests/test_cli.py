@@ -14,6 +14,7 @@ import pytest
 
 import ncp
 from ncp import cli
+from ncp.clustering import batch
 from ncp.network import pretrained
 from ncp.network.checkpoint import save_model
 from tests.small_models import gaussian, install
@@ -119,7 +120,7 @@ def small_tables(folder: Path, count: int) -> None:
 def test_many_files_with_a_bad_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "BLOCK_FILES", 3)
+    monkeypatch.setattr(batch, "BLOCK_FILES", 3)
     small_tables(tmp_path, 7)
     (tmp_path / "f3.csv").write_bytes(b"")
     assert run("cluster", "f*.csv", *QUICK, "--no-report", "--out", "all") == cli.SOME_FAILED
@@ -138,7 +139,7 @@ def test_summaries_are_remembered_by_count(
     remembered = []
     tell = cli._tell
 
-    def look(jobs: list[cli._Job], *rest: object) -> int:
+    def look(jobs: list[batch.Job], *rest: object) -> int:
         remembered.append([bool(job.summary) for job in jobs])
         return tell(jobs, *rest)  # type: ignore[arg-type]
 
@@ -154,7 +155,7 @@ def test_summaries_are_remembered_by_count(
 
 def test_jobs_without_a_summary_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     """As when the results of Dask come in another order."""
-    jobs = [cli._Job(f"{i}.csv", f"name{i}", Path("all") / str(i)) for i in range(3)]
+    jobs = [batch.Job(f"{i}.csv", f"name{i}", Path("all") / str(i)) for i in range(3)]
     jobs[2].summary = {"sizes": [5], "n_points": 5, "n_clusters": 1, "mean_confidence": 1.0}
     jobs[2].summary["posterior_of_k"] = {"1": 1.0}
     assert cli._tell(jobs, 1.0, True, False) == 0
@@ -188,7 +189,7 @@ def test_resume_knows_the_weights_and_looks_for_the_files(data: Path) -> None:
 def test_a_file_in_the_place_of_the_folder(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ncp.clustering.cluster.cluster_many", lambda *_: pytest.fail("sampled"))
+    monkeypatch.setattr("ncp.clustering.batch.cluster_many", lambda *_: pytest.fail("sampled"))
     Path("afile").write_text("")
     for out in ("afile", "afile/below"):
         assert run("cluster", data, "--out", out) == cli.BAD_INPUT
@@ -289,7 +290,7 @@ def test_a_bug_is_one_line_too(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr("ncp.clustering.cluster.cluster_many", broken)
+    monkeypatch.setattr("ncp.clustering.batch.cluster_many", broken)
     assert run("cluster", data, "--out", "never") == cli.BUG
     assert "unexpected RuntimeError: surprise" in capsys.readouterr().err
     assert not Path("never").exists()
@@ -298,16 +299,14 @@ def test_a_bug_is_one_line_too(
 
 
 def test_a_full_disk_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncp import files as ncp_files
-
-    real = ncp_files.write_atomically
+    from ncp.files import write_atomically as real
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "summary.json":
             raise OSError(28, "No space left on device", str(path))
         real(path, content)
 
-    monkeypatch.setattr(ncp_files, "write_atomically", full)
+    monkeypatch.setattr("ncp.output.folder.write_atomically", full)
     assert run("cluster", data, *QUICK, "--no-report", "--out", "full") == cli.BAD_INPUT
     assert files(Path("full")) == set()
 

@@ -19,6 +19,7 @@ import pytest
 from ncp import cli, files
 from ncp.checks import runner
 from ncp.checks.report import CheckReport, CheckRow
+from ncp.clustering import batch
 from ncp.clustering.cluster import cluster
 from ncp.generative import mnist as datasets
 from ncp.network.checkpoint import save_model
@@ -108,7 +109,7 @@ def test_the_same_on_dask(tmp_path: Path, model: Path, monkeypatch: pytest.Monke
     data = tmp_path / "data"
     write_data(data, 12, 12)
     assert cli.app(command(data, model, tmp_path / "here", "--quiet")) == 0
-    monkeypatch.setattr(cli, "BLOCK_FILES", 3)
+    monkeypatch.setattr(batch, "BLOCK_FILES", 3)
     how = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(processes=True, **how) as cluster:
         there = ["--engine", "dask", "--address", cluster.scheduler_address, "--quiet"]

@@ -20,10 +20,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from functools import partial
-from glob import escape as glob_escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,14 +29,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ncp.checks.plan import CheckPlan
-    from ncp.clustering.result import Clustering
+    from ncp.clustering.batch import Job
     from ncp.generative.model import GenerativeModel
-    from ncp.model import NCP
-    from ncp.output.readers import Table
     from ncp.training.recipe import RunConfig
 
 BAD_INPUT, SOME_FAILED, CHECK_FAILED, BUG, INTERRUPTED = 3, 4, 5, 70, 130
-BLOCK_FILES, BLOCK_ROWS = 64, 20_000  # of several files, clustered at once
 TABLE_ROWS = 20  # printed
 MODEL_HELP = "Name of a model (see [bold]ncp models[/bold]) or a checkpoint file."
 
@@ -74,6 +69,7 @@ class Format(str, Enum):
 class Engine(str, Enum):
     """That many files are clustered on."""
 
+    processes = "processes"
     dask = "dask"
 
 
@@ -227,7 +223,7 @@ def cluster(
     ] = False,
     engine: Annotated[
         Engine | None,
-        typer.Option(help="Cluster many files on Dask: workers here, or those of --address."),
+        typer.Option(help="Cluster many files on all cores, or on the Dask workers of --address."),
     ] = None,
     address: Annotated[
         str | None, typer.Option(help="Of a Dask scheduler, as in tcp://scheduler:8786.")
@@ -246,14 +242,9 @@ def cluster(
 
       [bold]ncp cluster spikes.npy --model gaussian-2d --noise-sd 0.02[/bold]
     """
-    import hashlib
+    from ncp.clustering.batch import Batch, jobs_of
+    from ncp.output.readers import expand
 
-    from ncp.clustering.prepare import Settings
-    from ncp.model import load
-    from ncp.network.pretrained import find, short_name
-    from ncp.output import readers
-
-    sources = readers.expand(data)
     how = {
         "n_samples": samples,
         "orders": orders,
@@ -265,320 +256,20 @@ def cluster(
         "scale": scale,
         "seed": seed,
     }
-    Settings(**how)  # type: ignore[arg-type]  # refuse early
     if address is not None and engine is None:
         raise ValueError("Expected --engine dask with an --address")
-    jobs = _jobs(sources, out)
-    network = load(model)
-    batch = _Batch(
-        network,
-        short_name(model),
-        hashlib.sha256(find(model).read_bytes()).hexdigest(),
-        how,
-        _list(columns),
-        _list(one_hot) or [],
-        format.value,
-        report,
-    )
+    jobs = jobs_of(expand(data), out)
+    keep = None if as_json else TABLE_ROWS
+    batch = Batch(model, how, _list(columns), _list(one_hot) or [], format.value, report, keep)
     show = not (quiet or as_json)
     started = time.monotonic()
-    where = None if engine is None else engine.value, address
+    where = None if engine is None else engine.value
     with _progress(show and sys.stderr.isatty()) as progress:
-        batch.run(jobs, resume, progress, *where, keep=None if as_json else TABLE_ROWS)
+        batch.run(jobs, resume=resume, progress=progress, engine=where, address=address)
     return _tell(jobs, time.monotonic() - started, show, as_json)
 
 
-class _Job:
-    """One file and what became of it."""
-
-    def __init__(self, source: str, name: str, directory: Path) -> None:
-        self.source, self.name, self.directory = source, name, directory
-        self.summary: dict[str, Any] = {}
-        self.error = ""
-        self.skipped = False
-
-
-def _jobs(sources: list[str], out: Path | None) -> list[_Job]:
-    from ncp.output.readers import names
-
-    base = Path("ncp-output") if out is None else out
-    short = names(sources)
-    alone = len(sources) == 1 and out is not None
-    jobs = [
-        _Job(source, name, base if alone else base / name)
-        for source, name in zip(sources, short, strict=True)
-    ]
-    for path in (*base.parents, base, *(job.directory for job in jobs)):
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path}: is a file, but a folder to write to was expected")
-    return jobs
-
-
-class _Batch:
-    """Clusters files in blocks, so that the memory does not grow with their number."""
-
-    def __init__(
-        self,
-        model: NCP,
-        model_name: str,
-        weights: str,
-        settings: dict[str, Any],
-        columns: list[str] | None,
-        one_hot: list[str],
-        format: str,
-        report: bool,
-    ) -> None:
-        self.model, self.model_name, self.weights = model, model_name, weights
-        self.settings = settings
-        self.columns, self.one_hot = columns, one_hot
-        self.format, self.report = format, report
-        self.settled = 0
-        self.remembered = 0
-        self.keep: int | None = None
-
-    def run(
-        self,
-        jobs: list[_Job],
-        resume: bool,
-        progress: _Tell,
-        engine: str | None = None,
-        address: str | None = None,
-        keep: int | None = None,
-    ) -> None:
-        """Cluster and write all of them; remember the summaries of `keep`, or of all."""
-        from ncp.engines import run
-
-        self.keep = keep
-        work = partial(
-            make_files,
-            settings=self.settings,
-            model_name=self.model_name,
-            format=self.format,
-            report=self.report,
-            progress=progress if engine is None else None,
-        )
-        results = run(work, self.model, self._blocks(jobs, resume), engine, address)
-        for done, (number, made) in enumerate(results, 1):
-            job = jobs[number]
-            if isinstance(made, str):
-                job.error = made
-            else:
-                write_files(job.directory, made)
-                self._remember(job, json.loads(made["summary.json"]))
-            if len(jobs) > 1:
-                progress("files", done + self.settled, len(jobs))
-
-    def _remember(self, job: _Job, summary: dict[str, Any]) -> None:
-        if self.keep is None or self.remembered < self.keep:
-            job.summary = summary
-            self.remembered += 1
-
-    def _blocks(self, jobs: list[_Job], resume: bool) -> Iterator[list[tuple[int, _Item]]]:
-        """What there is to do, read when it is needed; counts what needs nothing."""
-        block: list[tuple[int, _Item]] = []
-        for i, job in enumerate(jobs):
-            table = self._read(job, resume)
-            if table is not None:
-                item = _Item(job.source, job.name, str(job.directory), table, self._inputs(table))
-                block.append((i, item))
-            else:
-                self.settled += 1
-            rows = sum(len(item.table.values) for _, item in block)
-            if block and (len(block) >= BLOCK_FILES or rows >= BLOCK_ROWS):
-                yield block
-                block = []
-        if block:
-            yield block
-
-    def _read(self, job: _Job, resume: bool) -> Table | None:
-        from ncp.output.readers import read_bytes, read_table
-
-        try:
-            content = read_bytes(job.source)
-            table = read_table(job.source, content, self.columns, self.one_hot)
-        except ValueError as error:
-            job.error = str(error)
-            return None
-        if resume and (found := self._finished(job, table)) is not None:
-            self._remember(job, found)
-            job.skipped = True
-            return None
-        return table
-
-    def _inputs(self, table: Table) -> dict[str, Any]:
-        """All that determines a result."""
-        from ncp import __version__
-
-        model = {"model": self.model_name, "weights": self.weights, "version": __version__}
-        chosen = {"columns": self.columns, "one_hot": self.one_hot, "format": self.format}
-        return {"sha256": table.digest, **model, **self.settings, **chosen}
-
-    def _finished(self, job: _Job, table: Table) -> dict[str, Any] | None:
-        try:
-            found = json.loads((job.directory / "summary.json").read_text())
-        except (OSError, ValueError):
-            return None
-        if not isinstance(found, dict) or found.get("inputs") != self._inputs(table):
-            return None
-        if self.report and not found.get("report"):  # one that is there is of an older result
-            return None
-        names = [f"labels.{self.format}", "samples.npz", *(["report.html"] if self.report else [])]
-        return found if all((job.directory / name).is_file() for name in names) else None
-
-
-class _Item(NamedTuple):
-    """What a file's results are made of."""
-
-    source: str
-    name: str
-    directory: str
-    table: Table
-    inputs: dict[str, Any]
-
-
-def make_files(
-    model: NCP,
-    numbers: list[int],
-    items: list[_Item],
-    *,
-    settings: dict[str, Any],
-    model_name: str,
-    format: str,
-    report: bool,
-    progress: _Tell | None = None,
-) -> list[dict[str, bytes] | str]:
-    """The files of each item's results, or what is wrong with it. Runs here or on a worker."""
-    from ncp.clustering.cluster import cluster_many
-
-    try:
-        tables = [item.table.values for item in items]
-        results = cluster_many(tables, model, progress=progress, **settings)
-    except ValueError as error:
-        if len(items) == 1:
-            return [f"{items[0].source}: {error}"]
-        return [  # find the file that it is about
-            made
-            for i, item in zip(numbers, items, strict=True)
-            for made in make_files(
-                model,
-                [i],
-                [item],
-                settings=settings,
-                model_name=model_name,
-                format=format,
-                report=report,
-            )
-        ]
-    return [
-        _files(item, result, model_name, format, report)
-        for item, result in zip(items, results, strict=True)
-    ]
-
-
-def _files(
-    item: _Item, result: Clustering, model_name: str, format: str, report: bool
-) -> dict[str, bytes]:
-    from dataclasses import replace
-
-    notes = (*item.table.notes, *result.notes)
-    result = replace(result, columns=item.table.columns, notes=notes, model_name=model_name)
-    directory = Path(item.directory)
-    summary = {"data": item.source, **result.to_dict(), "inputs": item.inputs}
-    summary["labels"] = str(directory / f"labels.{format}")
-    summary["report"] = str(directory / "report.html") if report else None
-    files = {f"labels.{format}": labels_file(result, format), "samples.npz": samples_file(result)}
-    if report:
-        files["report.html"] = result.report(item.name).encode()
-    files["summary.json"] = (json.dumps(summary, indent=2) + "\n").encode()
-    return files
-
-
-def write_files(directory: Path, files: dict[str, bytes]) -> None:
-    """Write files to a folder, all of them or none.
-
-    A new folder appears by a rename when it is complete. In one that is there, each file appears by
-    a rename, the summary last: where that is, the others are.
-    """
-    from ncp.files import write_atomically
-
-    if not directory.exists():
-        return _write_folder(directory, files)
-    (directory / "summary.json").unlink(missing_ok=True)  # of results that are being replaced
-    written: list[Path] = []
-    try:
-        for name, content in files.items():
-            for left_over in directory.glob(f".{name}.????????"):  # by a run that was killed
-                left_over.unlink()
-            write_atomically(directory / name, content)
-            written.append(directory / name)
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise
-
-
-def _write_folder(directory: Path, files: dict[str, bytes]) -> None:
-    import secrets
-    import shutil
-
-    from ncp.files import write_atomically
-
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in directory.parent.glob(f".{glob_escape(directory.name)}.????????"):
-        shutil.rmtree(left_over, ignore_errors=True)
-    hidden = directory.parent / f".{directory.name}.{secrets.token_hex(4)}"
-    hidden.mkdir()
-    try:
-        for name, content in files.items():
-            write_atomically(hidden / name, content)
-        hidden.rename(directory)
-    except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)
-        raise
-
-
-def labels_file(result: Clustering, format: str) -> bytes:
-    """Row (from 1), cluster and confidence, as CSV, Parquet or JSON."""
-    import io
-
-    import numpy as np
-
-    frame = result.to_pandas()
-    frame["confidence"] = frame["confidence"].round(6)
-    frame.insert(0, "row", np.arange(1, len(frame) + 1))
-    if format == "csv":
-        return frame.to_csv(index=False).encode()
-    if format == "json":
-        return (str(frame.to_json(orient="records")) + "\n").encode()
-    buffer = io.BytesIO()
-    try:
-        frame.to_parquet(buffer, index=False)
-    except ImportError:
-        raise ValueError(
-            "--format parquet needs pyarrow: pip install pyarrow, or use --format csv"
-        ) from None
-    return buffer.getvalue()
-
-
-def samples_file(result: Clustering) -> bytes:
-    """The samples; `ncp.Partitions.load` reads the file, too.
-
-    labels, counts, log_q and log_weights are the distinct samples of the rows `index` (from 0);
-    `samples` are complete samples of all rows, one a line.
-    """
-    import io
-
-    import numpy as np
-
-    arrays = result.posterior.to_numpy()
-    arrays["labels"] = arrays["labels"].astype(np.int16)
-    arrays |= {"index": result.index, "samples": result.samples}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def _tell(jobs: list[_Job], seconds: float, show: bool, as_json: bool) -> int:
+def _tell(jobs: list[Job], seconds: float, show: bool, as_json: bool) -> int:
     """Print what was found; returns the exit code."""
     failed = [job for job in jobs if job.error]
     good = [job for job in jobs if not job.error]
@@ -594,7 +285,7 @@ def _tell(jobs: list[_Job], seconds: float, show: bool, as_json: bool) -> int:
     return SOME_FAILED if good else BAD_INPUT
 
 
-def _print_table(jobs: list[_Job], seconds: float) -> None:
+def _print_table(jobs: list[Job], seconds: float) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -683,6 +374,7 @@ def train(
 
     [bold]ncp train --resume runs/gaussian-2d[/bold]
     """
+    from ncp.generative.mnist import attach_arrays
     from ncp.training.loop import launch
 
     run, directory = _run_config(config, resume, out)
@@ -722,24 +414,6 @@ def _run_config(
         with suppress(ValueError, KeyError):  # a damaged checkpoint: an older one will do
             return RunConfig.from_dict(read(path).info["run"]), resume
     raise ValueError(f"{resume}: holds no checkpoint that can be read")
-
-
-def attach_arrays(mixture: Any, split: str = "train") -> None:
-    """Give a mixture of MNIST images its images; other mixtures need nothing.
-
-    One with fewer labels than ten takes the first digits.
-    """
-    if getattr(getattr(mixture, "likelihood", None), "source", "") != "mnist-train":
-        return
-    from ncp.generative.mnist import mnist
-
-    digits = mnist()
-    images, labels = digits.train_images, digits.train_labels
-    if split != "train":
-        images, labels = digits.test_images, digits.test_labels
-        mixture.likelihood.distort = 0.0  # only training images are distorted
-    first = labels < mixture.likelihood.n_labels
-    mixture.likelihood.attach(images[first], labels[first])
 
 
 @commands.command("plot-training")
@@ -800,6 +474,7 @@ def check(
     """
     from ncp.checks.runner import run_checks
     from ncp.files import write_atomically
+    from ncp.generative.mnist import attach_arrays
     from ncp.model import load
     from ncp.network.pretrained import short_name
     from ncp.output.plots import check_figure

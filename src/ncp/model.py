@@ -6,21 +6,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ncp.engine import Parcel
 from ncp.network.checkpoint import read
 from ncp.network.network import Network
 from ncp.network.pretrained import find
 from ncp.posterior import Partitions
 from ncp.sampling.assign import assign, assign_each
 from ncp.sampling.sample import Drawn, beam_search, sample_many
+from ncp.sampling.stream import from_bytes, sample_stream, to_bytes
 
-__all__ = ["NCP", "load", "load_model"]
+__all__ = ["NCP", "as_parcel", "load", "load_model"]
 
 Progress = Callable[[int, int], None]
 
@@ -73,11 +76,14 @@ class NCP(Network):
         seed: int | None = None,
         progress: Progress | None = None,
         streams: Sequence[int] | None = None,
+        engine: Any = None,
+        address: str | None = None,
     ) -> list[Partitions]:
         """Samples for many data sets of any sizes at once; arguments as for `sample`.
 
         The samples of a data set depend on the seed and its entry of `streams` (0, 1, ... by
-        default), not on the other data sets.
+        default), not on the other data sets. With `engine="processes"` they are drawn on all
+        cores, with `engine="dask"` on the workers of a scheduler at `address`.
 
         Example:
             >>> from ncp.network.network import NetworkSpec
@@ -87,10 +93,30 @@ class NCP(Network):
             [2, 1]
         """
         xs = list(xs)
+        if engine is not None or address is not None:
+            if streams is not None:
+                raise ValueError("Expected streams or an engine but got both")
+            how: dict[str, Any] = {"orders": orders, "seed": seed, "progress": progress}
+            found = dict(self.sample_stream(xs, n_samples, engine=engine, address=address, **how))
+            return [found[i] for i in range(len(xs))]
         drawn = sample_many(
             self, xs, n_samples, orders=orders, seed=seed, streams=streams, progress=progress
         )
         return [_partitions(one, x) for one, x in zip(drawn, xs, strict=True)]
+
+    def sample_stream(
+        self, xs: Iterable[Any], n_samples: int = 1000, **how: Any
+    ) -> Generator[tuple[int, Partitions], None, None]:
+        """Numbers and samples of data sets as they come.
+
+        Args:
+            xs: data sets, taken up as they are needed.
+            n_samples: of each.
+            **how: `orders`, `seed`, `engine`, `address` and `progress`, see
+                `ncp.sampling.stream.sample_stream`.
+        """
+        for number, x, drawn in sample_stream(self, xs, n_samples, **how):
+            yield number, _partitions(drawn, x)
 
     def map(self, x: Any, beam: int = 32) -> Partitions:
         """The most probable partitions found by beam search, best first.
@@ -122,6 +148,11 @@ class NCP(Network):
 def _partitions(drawn: Drawn, x: Any) -> Partitions:
     data = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
     return Partitions(drawn.labels, drawn.counts, drawn.log_q, x=data)
+
+
+def as_parcel(model: NCP) -> Parcel[NCP]:
+    """A model that an engine can send to its workers, with its mixture."""
+    return Parcel(model, to_bytes, partial(from_bytes, kind=NCP))
 
 
 def load_model(path: str | os.PathLike[str], device: str | torch.device = "cpu") -> NCP:

@@ -25,14 +25,14 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Int64, UInt8
 
 from ncp.files import write_atomically
 
-__all__ = ["MNIST", "data_directory", "mnist", "where"]
+__all__ = ["MNIST", "attach_arrays", "data_directory", "mnist", "where"]
 
 SHA256 = {
     "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -204,3 +204,19 @@ def _read_csv(content: bytes) -> tuple[UInt8[np.ndarray, "n 28 28"], UInt8[np.nd
     if table.shape[1] != 785:
         raise ValueError(f"Expected a label and 784 pixels but got {table.shape[1]} columns")
     return np.ascontiguousarray(table[:, 1:]).reshape(-1, 28, 28), table[:, 0].copy()
+
+
+def attach_arrays(mixture: Any, split: str = "train") -> None:
+    """Give a mixture of MNIST images its images; other mixtures need nothing.
+
+    One with fewer labels than ten takes the first digits.
+    """
+    if getattr(getattr(mixture, "likelihood", None), "source", "") != "mnist-train":
+        return
+    digits = mnist()
+    images, labels = digits.train_images, digits.train_labels
+    if split != "train":
+        images, labels = digits.test_images, digits.test_labels
+        mixture.likelihood.distort = 0.0  # only training images are distorted
+    first = labels < mixture.likelihood.n_labels
+    mixture.likelihood.attach(images[first], labels[first])
