@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from ncp.clustering.cluster import cluster as cluster
     from ncp.clustering.estimator import NCPClusterer as NCPClusterer
     from ncp.clustering.result import Clustering as Clustering
+    from ncp.generative.conditioned import ConditionedModel as ConditionedModel
+    from ncp.generative.conditioned import Range as Range
     from ncp.generative.gaussian import GaussianKnownVariance as GaussianKnownVariance
+    from ncp.generative.gaussian_family import GaussianFamily as GaussianFamily
     from ncp.generative.labelled import LabelledArrays as LabelledArrays
     from ncp.generative.laplace import LaplaceNoise as LaplaceNoise
     from ncp.generative.likelihood import ConjugateLikelihood as ConjugateLikelihood
@@ -45,7 +48,9 @@ _HOMES = {
     "clustering.cluster": ("cluster",),
     "clustering.estimator": ("NCPClusterer",),
     "clustering.result": ("Clustering",),
+    "generative.conditioned": ("ConditionedModel", "Range"),
     "generative.gaussian": ("GaussianKnownVariance",),
+    "generative.gaussian_family": ("GaussianFamily",),
     "generative.labelled": ("LabelledArrays",),
     "generative.laplace": ("LaplaceNoise",),
     "generative.likelihood": ("ConjugateLikelihood", "DensityLikelihood", "Likelihood"),

@@ -98,7 +98,7 @@ def _draw_size(run: RunConfig, pairwise: bool, generator: torch.Generator) -> Se
         piece = sequences(batch, config.orders, mixture, r, generator)
     if pairwise and is_small and mixture.is_conjugate:
         known = mixture.given(batch.hyperparameters)
-        piece = piece._replace(same=exact_similarity(piece.x, known))
+        piece = piece._replace(same=exact_similarity(mixture.points(piece.x), known))
     return piece
 
 
@@ -176,12 +176,13 @@ def hard_examples(
     targets need no parameters.
     """
     n_datasets, n = batch.labels.shape
-    draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(batch.x)
+    points = mixture.points(batch.x)
+    draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(points)
     order = draws[:, :n].argsort(1)
-    member = torch.nn.functional.one_hot(batch.labels).to(batch.x)
-    means = (member.mT @ batch.x) / member.sum(1).clamp(min=1)[..., None]
-    towards = batch.x.mean(1, keepdim=True) - member @ means
-    x = batch.x + (1 - 10.0 ** -draws[:, n:, None]) * towards
+    member = torch.nn.functional.one_hot(batch.labels).to(points)
+    means = (member.mT @ points) / member.sum(1).clamp(min=1)[..., None]
+    towards = points.mean(1, keepdim=True) - member @ means
+    x = points + (1 - 10.0 ** -draws[:, n:, None]) * towards
 
     along = x.gather(1, order[..., None].expand_as(x))
     m = min(r, MOVED)
@@ -190,7 +191,7 @@ def hard_examples(
     first, second = along[:, start % (n - m)], along[:, (start + 1) % (n - m)]
     aside = first + (5 * u - 2) * (second - first)
     along[:, n - m :] = torch.where(chance < 0.5, aside, along[:, n - m :])
-    x = x.scatter(1, order[..., None].expand_as(x), along)
+    x = mixture.events(x.scatter(1, order[..., None].expand_as(x), along), batch.hyperparameters)
 
     orders = order[:, None]
     targets = tail_targets(batch._replace(x=x), orders, mixture, r, exact_only=True)
