@@ -29,10 +29,14 @@ def standardised(data: DataSet) -> Array:
     from sklearn.impute import SimpleImputer
     from sklearn.preprocessing import StandardScaler
 
-    x = SimpleImputer(strategy="median").fit_transform(data.x[:, ~data.categorical])
-    x = StandardScaler().fit_transform(x[:, x.std(0) > 0])
-    codes = pd.DataFrame(data.x[:, data.categorical]).astype("category")
-    return np.column_stack((x, pd.get_dummies(codes).to_numpy(dtype=np.float64)))
+    x, codes = data.x[:, ~data.categorical], data.x[:, data.categorical]
+    if x.shape[1]:
+        x = SimpleImputer(strategy="median").fit_transform(x)
+        x = StandardScaler().fit_transform(x[:, x.std(0) > 0])
+    if codes.shape[1]:
+        levels = pd.get_dummies(pd.DataFrame(codes).astype("category"))
+        x = np.column_stack((x, levels.to_numpy(dtype=np.float64)))
+    return np.asarray(x)
 
 
 def _search(n: int, least: int, attempt: Callable[[int], tuple[float, Labels] | None]) -> Labels:
