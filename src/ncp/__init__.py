@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from ncp.network.network import NetworkSpec as NetworkSpec
     from ncp.posterior import Partitions as Partitions
     from ncp.training.loop import train as train
-    from ncp.training.recipe import RunConfig as RunConfig
-    from ncp.training.recipe import TrainingConfig as TrainingConfig
+    from ncp.training.recipe import Phase as Phase
+    from ncp.training.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
 
@@ -67,7 +67,7 @@ _HOMES = {
     "generative.tables": ("TabularMixture",),
     "generative.wishart": ("NormalInverseWishart",),
     "training.loop": ("train",),
-    "training.recipe": ("RunConfig", "TrainingConfig"),
+    "training.recipe": ("Phase", "Recipe"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
