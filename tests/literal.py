@@ -6,7 +6,6 @@ that what `ncp.network` and `ncp.sampling` make of them has something to be comp
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -19,8 +18,17 @@ from ncp.network.network import Network
 from ncp.partitions import enumerate_partitions
 from tests.small_models import spec
 
-# Parts that do not exclude each other: an own encoder for Q, h_n in f, g(H_k + h_n) in f.
-SWITCHES = list(itertools.product([False, True], repeat=3))
+# What f sees beside G and Q, and where Q comes from.
+VIEWS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "candidate": {"sees": ("candidate",)},
+    "authors": {"own_q": True, "sees": ("-point",)},
+    "no point": {"sees": ("-point",)},
+    "own Q": {"own_q": True},
+    "own Q, candidate": {"own_q": True, "sees": ("candidate",)},
+    "no point, candidate": {"sees": ("-point", "candidate")},
+    "authors, candidate": {"own_q": True, "sees": ("-point", "candidate")},
+}
 BASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "residual": {"residual": True},
@@ -28,19 +36,24 @@ BASES: dict[str, dict[str, Any]] = {
     "attention": {"residual": True, "attention": (2, 8, 5, 0)},
     "distances": {"residual": True, "attention": (2, 8, 5, 3)},
     "pairs": {"residual": True, "attention": (2, 8, 5, 0), "sees": ("pairs",)},
-    "pairs and distances": {"attention": (2, 8, 5, 3), "sees": ("pairs",)},
-    "one coordinate": {"attention": (1, 8, 6, 2, 1), "sees": ("pairs",)},
-    "pairs and mean": {"attention": (2, 8, 5, 3), "sees": ("pairs",), "pooling": "mean"},
+    "pairs, distances": {"attention": (2, 8, 5, 3), "sees": ("pairs",)},
+    "pairs, one coordinate": {"attention": (1, 8, 6, 2, 1), "sees": ("pairs",)},
+    "pairs, mean": {"attention": (2, 8, 5, 3), "sees": ("pairs",), "pooling": "mean"},
 }
+IN_FULL = ("plain", "pairs, mean")  # these with every view, the others with the first three
 
 
-def composed(base: str, own_q: bool, point: bool, candidate: bool) -> dict[str, Any]:
-    """Keywords of `spec`: one of `BASES` with one of `SWITCHES`."""
-    parts = BASES[base]
-    sees = list(parts.get("sees", ()))
-    sees += [] if point else ["-point"]
-    sees += ["candidate"] if candidate else []
-    return {**parts, "own_q": own_q, "sees": tuple(sees)}
+def _composed(base: dict[str, Any], view: dict[str, Any]) -> dict[str, Any]:
+    return base | view | {"sees": (*base.get("sees", ()), *view.get("sees", ()))}
+
+
+# Keywords of `spec`, by name.
+COMPOSITIONS = {
+    f"{base}, {view}": _composed(parts, seen)
+    for base, parts in BASES.items()
+    for i, (view, seen) in enumerate(VIEWS.items())
+    if base in IN_FULL or i < 3
+}
 
 
 def random_model(generator: torch.Generator, event_shape: Any = 2, **parts: Any) -> NCP:
@@ -90,21 +103,17 @@ def algorithm_1(model: Network, x: Tensor, labels: Tensor) -> list[Tensor]:
         for k in range(len(H)):
             H_k = H[k]
             joined = h[n] if H_k is None else H_k + h[n]
-            G = G + g_of(model, joined, sizes[k] + 1) - g_of(model, H_k, sizes[k])
+            g_joined, g_before = g_of(model, joined, sizes[k] + 1), g_of(model, H_k, sizes[k])
+            G = G + g_joined - g_before
             members = [i for i in range(n) if labels[i] == k]
-            seen = {
-                "G": G,
-                "Q": Q,
-                "point": h[n],
-                "candidate": g_of(model, joined, sizes[k] + 1),
-            }
-            seen = {name: value for name, value in seen.items() if name in model.spec.f_sees}
+            everything = {"G": G, "Q": Q, "point": h[n], "candidate": g_joined}
+            seen = {name: v for name, v in everything.items() if name in model.spec.f_sees}
             if "pairs" in model.spec.f_sees:
                 seen["pairs"] = pair_features(model, x, z, members, n)
                 seen["points"] = point_features(z, n)
             K = len(H) - 1 if members else len(H)
             logits.append(f_of(model, seen, K, N - n - 1))
-            G = G - g_of(model, joined, sizes[k] + 1) + g_of(model, H_k, sizes[k])
+            G = G - g_joined + g_before
         log_p = torch.stack(logits)
         rows.append(log_p - log_p.logsumexp(0))
         c = int(labels[n])
@@ -149,7 +158,7 @@ def pair_features(model: Network, x: Tensor, z: list[Tensor], members: list[int]
     rest = mean_code_after(z, n)
     seen = [mean, mean * z[n], mean * rest]
     cosines = [10 / C * (mean @ z[n]), 10 / C * (mean @ mean), 10 / C * (mean @ rest)]
-    numbers = [*cosines, torch.tensor(math.log(1 + len(members))).double()]
+    numbers = [*cosines, mean.new_tensor(math.log(1 + len(members)))]
     if octaves:
         place = x[:, : model.n_coordinates]
         centre = sum((place[i] for i in members), torch.zeros(model.n_coordinates)) / len(members)
@@ -164,7 +173,7 @@ def pair_features(model: Network, x: Tensor, z: list[Tensor], members: list[int]
 def point_features(z: list[Tensor], n: int) -> Tensor:
     """What f sees of point n and the unassigned ones."""
     rest = mean_code_after(z, n)
-    number = torch.tensor(math.log(len(z) - n)).double()  # those after n, and one
+    number = rest.new_tensor(math.log(len(z) - n))  # those after n, and one
     return torch.cat([rest * z[n], torch.stack([10 / len(rest) * (rest @ z[n]), number])])
 
 

@@ -1,6 +1,7 @@
 """The network's likelihood against a literal transcription of Algorithm 1."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ncp.network.encoder import ConvEncoder, MLPEncoder
 from ncp.network.layout import candidates_per_row, groups_of, layout, prefix_sum
 from ncp.network.network import NetworkSpec
 from ncp.partitions import canonical, enumerate_partitions
-from tests.literal import BASES, SWITCHES, algorithm_1, as_published, composed, random_model
+from tests.literal import COMPOSITIONS, algorithm_1, as_published, random_model
 from tests.small_models import spec
 
 
@@ -40,8 +41,8 @@ def largest_difference(fused: Tensor, literal: list[Tensor]) -> float:
 
 
 def ragged_problem(generator: torch.Generator) -> tuple[list[Tensor], list[Tensor]]:
-    labels = [random_labels(n, alpha, generator) for n, alpha in ((7, 2.0), (12, 0.3), (9, 50.0))]
-    labels += [torch.tensor([0]), torch.tensor([0, 1]), torch.tensor([0, 0]), torch.arange(6)]
+    labels = [random_labels(7, 2.0, generator), torch.tensor([0, 0, 1, 0, 0, 1, 0, 0])]
+    labels += [torch.tensor([0]), torch.tensor([0, 1]), torch.tensor([0, 0]), torch.arange(5)]
     xs = [3 * torch.randn(len(c), 2, generator=generator, dtype=torch.float64) for c in labels]
     return xs, labels
 
@@ -49,12 +50,9 @@ def ragged_problem(generator: torch.Generator) -> tuple[list[Tensor], list[Tenso
 # -- Algorithm 1 ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize(("own_q", "point", "candidate"), SWITCHES)
-def test_conditionals_are_algorithm_1(
-    own_q: bool, point: bool, candidate: bool, base: str, generator: torch.Generator
-) -> None:
-    model = random_model(generator, **composed(base, own_q, point, candidate))
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_conditionals_are_algorithm_1(name: str, generator: torch.Generator) -> None:
+    model = random_model(generator, **COMPOSITIONS[name])
     xs, labels = ragged_problem(generator)
     together = model.conditionals(xs, labels)
     totals = model.log_prob(xs, labels)
@@ -70,12 +68,9 @@ def test_conditionals_are_algorithm_1(
     assert spread > 1  # the weights are large enough for a mistake to show
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize(("own_q", "point", "candidate"), SWITCHES[1::3])
-def test_gradients_are_those_of_algorithm_1(
-    own_q: bool, point: bool, candidate: bool, base: str, generator: torch.Generator
-) -> None:
-    model = random_model(generator, **composed(base, own_q, point, candidate))
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_gradients_are_those_of_algorithm_1(name: str, generator: torch.Generator) -> None:
+    model = random_model(generator, **COMPOSITIONS[name])
     xs, labels = ragged_problem(generator)
     for x in xs:
         x.requires_grad_()
@@ -93,8 +88,11 @@ def test_gradients_are_those_of_algorithm_1(
         assert float((a - e).abs().max()) < 1e-9 * max(1.0, float(e.abs().max()))
 
 
-@pytest.mark.parametrize("n", [256, 257, 300])
-def test_long_sequences_take_the_other_prefix_sum(n: int, generator: torch.Generator) -> None:
+@pytest.mark.parametrize("n", [30, 31, 60])
+def test_long_sequences_take_the_other_prefix_sum(
+    n: int, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ncp.network.layout, "LONG", 30)
     model = random_model(generator, sees=("candidate",))
     x = 3 * torch.randn(n, 2, generator=generator, dtype=torch.float64)
     labels = random_labels(n, 1.0, generator)
@@ -212,25 +210,13 @@ def test_image_model_is_algorithm_1(parts: dict[str, Any], generator: torch.Gene
 # -- what must hold for any weights --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("base", BASES)
-def test_all_partitions_of_eight_points_sum_to_one(base: str, generator: torch.Generator) -> None:
-    model = random_model(generator, **composed(base, False, True, True))
-    check_that_partitions_sum_to_one(model, generator)
-
-
-@pytest.mark.parametrize(("own_q", "point", "candidate"), SWITCHES)
-def test_whatever_f_sees_partitions_sum_to_one(
-    own_q: bool, point: bool, candidate: bool, generator: torch.Generator
-) -> None:
-    model = random_model(generator, **composed("plain", own_q, point, candidate))
-    check_that_partitions_sum_to_one(model, generator)
-
-
-def check_that_partitions_sum_to_one(model: NCP, generator: torch.Generator) -> None:
-    x = torch.randn(8, 2, generator=generator, dtype=torch.float64)
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_all_partitions_of_seven_points_sum_to_one(name: str, generator: torch.Generator) -> None:
+    model = random_model(generator, **COMPOSITIONS[name])
+    x = torch.randn(7, 2, generator=generator, dtype=torch.float64)
     with torch.no_grad():
-        log_q = model.log_prob(x, enumerate_partitions(8))
-    assert log_q.shape == (4140,)
+        log_q = model.log_prob(x, enumerate_partitions(7))
+    assert log_q.shape == (877,)
     assert abs(float(log_q.exp().sum()) - 1) < 1e-9
     assert float(log_q.max() - log_q.min()) > 1
 
@@ -250,13 +236,10 @@ def last_conditionals(model: NCP, x: Tensor, labels: Tensor, n: int) -> dict[fro
     return dict(zip([*members, frozenset()], row[: K + 1].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize(("own_q", "point", "candidate"), SWITCHES)
-def test_symmetries_of_section_2(
-    own_q: bool, point: bool, candidate: bool, base: str, generator: torch.Generator
-) -> None:
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_symmetries_of_section_2(name: str, generator: torch.Generator) -> None:
     """p(c_n | c_{1:n-1}, x) is invariant within clusters, between them and among the unassigned."""
-    model = random_model(generator, **composed(base, own_q, point, candidate))
+    model = random_model(generator, **COMPOSITIONS[name])
     n, N = 7, 11
     x = 2 * torch.randn(N, 2, generator=generator, dtype=torch.float64)
     labels = torch.tensor([0, 1, 0, 1, 2, 0, 1, 0, 1, 0, 2])
@@ -280,7 +263,7 @@ def test_symmetries_of_section_2(
             for key, p in before.items():
                 assert abs(got[key] - p) < 1e-9, name
         swapped = after([*range(7), 8, 7, 9, 10])  # not a symmetry: another point is assigned
-    assert max(abs(swapped[key] - p) for key, p in before.items()) > 1e-6
+    assert max(abs(math.log(swapped[key] / p)) for key, p in before.items()) > 1e-6
 
 
 def test_joint_of_a_prefix_is_invariant(generator: torch.Generator) -> None:
@@ -511,5 +494,5 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", BAD_SPECS)
 def test_bad_specs_are_refused(name: str) -> None:
     changes, said = BAD_SPECS[name]
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises((ValueError, TypeError), match=said):  # TypeError: types are checked here
         NetworkSpec.from_dict(PLAIN | changes)

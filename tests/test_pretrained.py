@@ -72,6 +72,6 @@ def test_card_counts_what_was_trained_before(weights: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", pretrained.names())
 def test_shipped_models_load_and_sample(name: str) -> None:
     model = ncp.load(name)
-    x = torch.zeros(4, *model.config.event_shape)
+    x = torch.zeros(4, *model.spec.event_shape)
     assert model.sample(x, 5, seed=0).n_samples == 5
     assert pretrained.card(name).purpose != "a model of your own"
