@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "training": "files partitions generative inference network sampling",
     "checks": "partitions generative inference summary",  # never what they judge
     "output": "files",
-    "posterior": "files partitions inference summary output",
+    "posterior": "files partitions generative inference summary output",
     "model": "engine partitions generative network sampling posterior",
     "clustering": "engine files partitions generative inference summary network sampling output "
     "posterior model",

@@ -508,3 +508,31 @@ def test_diagnostics_of_chains(mixture: Mixture, seed: int) -> None:
     assert stuck.diagnostics().r_hat_log_joint == 1.0
     with pytest.raises(ValueError, match="draws >= 4"):
         split_r_hat(np.zeros((2, 3)))
+
+
+# --- splits and merges ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", CONJUGATE, ids=lambda x: f"{type(x).__name__}-{x.dim}")
+@pytest.mark.parametrize("prior", PRIORS, ids=repr)
+def test_jumps_leave_the_posterior_alone(prior: Prior, likelihood: Likelihood, seed: int) -> None:
+    mixture = Mixture(prior, likelihood)
+    x = data(mixture, 7, seed)
+    chains = gibbs(x, mixture, 500, burn_in=20, n_chains=32, n_jumps=3, seed=seed)
+    assert_agrees(chains, exact.posterior(x, mixture))
+    rows = chains.labels[:, -1]
+    np.testing.assert_allclose(
+        chains.log_joint[:, -1], mixture.log_joint(x, rows).numpy(), atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("n_jumps", [0, 1])
+def test_jumps_cross_where_sweeps_do_not(n_jumps: int, seed: int) -> None:
+    """Twenty points that are one cluster or two, about as probable, and nothing between."""
+    shift = np.array([1.6, 0.0])
+    half = 0.3 * np.random.default_rng(seed).normal(size=(10, 2))
+    mixture = Mixture(CRP(0.02), GaussianKnownVariance(2, prior_sd=20.0))
+    x = np.concatenate([half - shift, half + shift])
+    starts = np.stack([np.zeros(20, int), np.repeat([0, 1], 10)]).repeat(4, 0)
+    chains = gibbs(x, mixture, 400, n_chains=8, start=starts, n_jumps=n_jumps, seed=seed)
+    assert (split_r_hat(chains.n_clusters) < 1.1) == (n_jumps == 1)

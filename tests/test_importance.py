@@ -397,3 +397,30 @@ def test_reweight_by_a_mixture(exact: Exact, seed: int) -> None:
         by_mixture.partitions.log_weights, by_hand.partitions.log_weights, atol=1e-9
     )
     assert by_mixture.report.verdict == by_hand.report.verdict
+
+
+def test_hopeless_weights_are_reported() -> None:
+    """A tail of k = 178, as a network far from its data has it, is no reason to fail."""
+    lw = -(np.linspace(0.0, 30.0, 500) ** 2)
+    assert diagnose(lw).verdict == "do not trust: run MCMC"
+
+
+def test_the_evidence_allows_for_what_q_missed(exact: Exact) -> None:
+    """q leaves out a partition and is perfect elsewhere: the weights alone promise no error."""
+    order = np.argsort(exact.p)
+    missed = order[np.searchsorted(np.cumsum(exact.p[order]), 1e-3)]
+    q = np.where(np.arange(len(exact.p)) == missed, 0.0, exact.p)
+    q /= q.sum()
+    counts = np.random.default_rng(0).multinomial(1000, q)
+    seen = counts > 0
+    found = log_evidence(exact.log_joint[seen] - np.log(q[seen]), counts[seen])
+    error = abs(float(found.value) - exact.evidence)
+    assert 1e-6 < error < 2 * found.standard_error
+    assert found.standard_error == pytest.approx(1e-3)
+
+
+def test_weights_that_are_not_trusted_give_a_lower_bound() -> None:
+    lw = np.append(np.zeros(999), 12.0)
+    assert "log evidence at least about" in repr(diagnose(lw))
+    assert "log evidence at least about" in repr(diagnose(np.zeros(1000), in_range=False))
+    assert diagnose(np.zeros(1000), in_range=False).verdict.endswith("outside the trained range")

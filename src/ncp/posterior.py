@@ -18,7 +18,10 @@ import numpy as np
 import torch
 
 from ncp.files import Archive, write_atomically
+from ncp.generative.mixture import Mixture
+from ncp.inference.finish import Finish, Goal, finish, stays
 from ncp.inference.importance import (
+    Estimate,
     Report,
     average_log_q,
     diagnose,
@@ -26,7 +29,8 @@ from ncp.inference.importance import (
     pareto_smooth,
     resample_counts,
 )
-from ncp.output.words import in_words, tail_in_words
+from ncp.inference.mcmc.schedule import Progress
+from ncp.output.words import exact_sentence, in_words, tail_in_words
 from ncp.partitions import ArrayLike, as_labels, as_tensor, check_labels, shape_of
 from ncp.summary.estimate import PointEstimate, point_estimate
 from ncp.summary.similarity import similarity
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["HasLogJoint", "Partitions", "Reweighted", "resample", "reweight"]
+
+WORTH = 0.8  # share of few samples that weights must be worth to be enough
 
 
 @runtime_checkable
@@ -63,6 +69,9 @@ class Partitions:
         log_q: the log probability of the row under the sampler, of shape (U,).
         log_weights: unnormalised log importance weights of one sample of the row, of shape (U,).
         x: the data set, of shape (N, ...), so that the samples can be weighted; not saved.
+        in_range: whether it looks like what the sampler was trained on, as far as anyone looked;
+            not saved.
+        finish: how `exact` obtained them, if it did; not saved.
 
     Iteration and integer indices give rows of labels; slices, masks and index arrays give
     `Partitions`.
@@ -82,6 +91,8 @@ class Partitions:
     log_q: np.ndarray
     log_weights: np.ndarray | None = None
     x: np.ndarray | None = None
+    in_range: bool = True
+    finish: Finish | None = None
 
     def __post_init__(self) -> None:
         labels = as_labels(self.labels)
@@ -173,16 +184,83 @@ class Partitions:
         Returns:
             Weighted partitions; `report` says whether to trust the weights.
         """
+        data = self._data(x)
+        return replace(reweight(self, mixture, data).partitions, x=data)
+
+    def exact(
+        self,
+        mixture: Mixture,
+        x: ArrayLike | None = None,
+        *,
+        goal: Goal | None = None,
+        seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> Partitions:
+        """Exact samples: by weights where those are to be trusted and many, else by all means.
+
+        Weights that seem good are put to a test: a few exact sweeps must not change what they say.
+
+        For a few points the posterior is enumerated; for more, Gibbs chains with splits and merges
+        start at these samples and run until they agree (see `ncp.inference.finish`). `report` says
+        which way it was and whether to trust it.
+
+        Args:
+            mixture: the model to be exact for, whose likelihood is conjugate or has a density.
+            x: the data, if these partitions do not know theirs.
+            goal: when chains are long enough, and the time that they have.
+            seed: makes the result reproducible, unless the chains run out of time.
+            progress: called with (sweeps done, sweeps of the round) now and then.
+
+        Returns:
+            As many samples as before: these with weights, or others without.
+        """
+        goal = goal or Goal()
+        weighted = self.reweight(mixture, x)
+        report = weighted.report
+        assert weighted.x is not None
+        enough = report.ess >= min(goal.min_ess, WORTH * self.n_samples)
+        data, weights = weighted.x, weighted.weights
+        if report.trusted and enough and stays(data, mixture, self.labels, weights, seed):
+            return weighted
+        drawn = finish(
+            data,
+            mixture,
+            self.labels,
+            weights,
+            self.counts,
+            n_samples=self.n_samples,
+            goal=goal,
+            seed=seed,
+            progress=progress,
+        )
+        how, evidence = drawn.finish, float(report.log_evidence.value)
+        evidence = evidence if how.log_evidence is None else how.log_evidence
+        log_p = np.asarray(mixture.log_joint(data, drawn.labels)) - evidence
+        how = replace(how, log_evidence=evidence)
+        return Partitions(
+            drawn.labels, drawn.counts, log_p, x=data, in_range=self.in_range, finish=how
+        )
+
+    def _data(self, x: ArrayLike | None) -> np.ndarray:
         data = self.x if x is None else as_tensor(x).numpy()
         if data is None:
             raise ValueError("Expected the data x, which these partitions do not carry")
-        return replace(reweight(self, mixture, data).partitions, x=data)
+        return data
 
     @property
     def report(self) -> Report:
-        """ESS, k-hat, log evidence and a verdict on the weights (1, if there are none)."""
-        weights = np.zeros(len(self)) if self.log_weights is None else self.log_weights
-        return diagnose(weights, self.counts)
+        """What makes the samples exact, if anything, and whether to trust it."""
+        if self.log_weights is not None:
+            return diagnose(self.log_weights, self.counts, in_range=self.in_range)
+        s, u = self.n_samples, len(self)
+        how = self.finish
+        if how is None:
+            return Report(s, u, float(s), np.nan, Estimate(np.nan, np.inf), "none")
+        # what the weights of chains' seeds say of the evidence has an error that nobody knows
+        error = 0.0 if how.method == "enumeration" else np.inf
+        value = np.nan if how.log_evidence is None else how.log_evidence
+        evidence, ess = Estimate(np.float64(value), np.float64(error)), min(how.ess, float(s))
+        return Report(s, u, ess, np.nan, evidence, how.method, how.converged, how.r_hat)
 
     def similarity_matrix(self) -> np.ndarray:
         """P(c_i = c_j), of shape (N, N)."""
@@ -247,8 +325,12 @@ class Partitions:
         if isinstance(index, int | np.integer):
             return np.asarray(self.labels[index])
         log_weights = None if self.log_weights is None else self.log_weights[index]
-        return Partitions(
-            self.labels[index], self.counts[index], self.log_q[index], log_weights, self.x
+        return replace(
+            self,
+            labels=self.labels[index],
+            counts=self.counts[index],
+            log_q=self.log_q[index],
+            log_weights=log_weights,
         )
 
     def __repr__(self) -> str:
@@ -261,16 +343,18 @@ class Partitions:
 
 def _trust(partitions: Partitions) -> str:
     """One line on how good the samples are."""
-    if partitions.log_weights is None:
+    report = partitions.report
+    if report.method == "none":
         return (
             "Weights: none; these are the network's own samples. "
-            "reweight(mixture) makes them exact for a conjugate mixture."
+            "exact(mixture) makes them exact for a mixture with a density."
         )
-    report = partitions.report
+    if report.method != "weights":
+        return f"{exact_sentence(report.method, report.converged, report.ess, report.r_hat)}"
     return (
         f"Weights: {report.verdict}. They are worth {report.ess:.0f} of {report.n_samples} samples "
         f"(ESS {report.ess_fraction:.0%}); {tail_in_words(report.k_hat)}; "
-        f"log evidence {report.log_evidence}."
+        f"log evidence {report.evidence_in_words}."
     )
 
 
@@ -333,7 +417,7 @@ def reweight(
         raise ValueError(f"Expected log_q of {len(partitions)} rows but got {q.shape}")
     log_weights = joint - q
     own = joint - partitions.log_q if averaged else None
-    report = diagnose(log_weights, partitions.counts, own)
+    report = diagnose(log_weights, partitions.counts, own, partitions.in_range)
     if smooth:
         log_weights = pareto_smooth(log_weights, partitions.counts).log_weights
     return Reweighted(replace(partitions, log_q=q, log_weights=log_weights), report)

@@ -16,20 +16,20 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Float64, Int, Int64
 
-from ncp.clustering.assign import ASSIGN_ROWS, Scorer
 from ncp.clustering.prepare import Prepared, Range, Settings, column_names, prepare
-from ncp.clustering.result import Clustering, number_by_size
+from ncp.clustering.result import ASSIGN_ROWS, Clustering, Scorer
+from ncp.inference.finish import Goal
 from ncp.inference.importance import resample_counts
 from ncp.model import NCP, load
 from ncp.network.pretrained import DEFAULT, short_name
+from ncp.output.words import exact_sentence, weights_sentence
 from ncp.posterior import Partitions
-from ncp.summary.assignment import confidence
 from ncp.summary.estimate import Estimator
 from ncp.summary.summary import summarise
 
-__all__ = ["cluster", "cluster_many", "reweight_if_reliable"]
+__all__ = ["cluster", "cluster_many", "make_exact"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -95,7 +95,7 @@ def cluster_many(
             posteriors[i] = posterior
     each = (time.monotonic() - started) / max(1, len(xs))
     return [
-        _answer(x, network, name, how, p, posterior, each, progress)
+        _answer(column_names(x, p.table), network, name, how, p, posterior, each, progress)
         for x, p, posterior in zip(xs, prepared, posteriors, strict=True)
     ]
 
@@ -105,7 +105,7 @@ def _sampling_progress(progress: Progress) -> Callable[[int, int], None]:
 
 
 def _answer(
-    x: Any,
+    columns: tuple[str, ...],
     model: NCP,
     name: str,
     settings: Settings,
@@ -116,7 +116,7 @@ def _answer(
 ) -> Clustering:
     started = time.monotonic()
     table = prepared.table
-    posterior = reweight_if_reliable(posterior, model, settings.reweight)
+    posterior = make_exact(posterior, model, settings, in_range=not prepared.warnings)
     n = posterior.n_points
     summary = summarise(
         posterior.labels,
@@ -126,76 +126,84 @@ def _answer(
         n_restarts=16 if n <= 300 else 4,
     )
     labels = np.full(len(table), -1)
+    confidence = np.full(len(table), np.nan)
     labels[prepared.index] = summary.estimate.labels
-    sure = np.full(len(table), np.nan)
-    sure[prepared.index] = summary.confidence
+    confidence[prepared.index] = summary.confidence
     rest = np.setdiff1d(np.flatnonzero(prepared.usable), prepared.index)
-    scorer = Scorer.choose(prepared, posterior, summary.estimate.labels, _kept(posterior, rest))
-    samples = _everywhere(_equal_samples(posterior, settings.seed), prepared.index, len(table))
+    most = KEPT_SAMPLES
+    if len(rest):
+        width = int(posterior.labels.max()) + 2
+        most = int(np.clip(ASSIGN_CANDIDATES // (len(rest) * width), 4, KEPT_SAMPLES))
+    scorer = Scorer.choose(prepared, posterior, summary.estimate.labels, most)
+    samples = posterior.expand().astype(np.int16)
+    if posterior.log_weights is not None:
+        counts = resample_counts(posterior.weights, posterior.n_samples, seed=settings.seed)
+        samples = np.repeat(posterior.labels.astype(np.int16), counts, axis=0)
     if len(rest):
         samples = _complete(
-            model, scorer, table, prepared.index, rest, labels, settings.seed, progress
+            model, scorer, table, prepared.index, rest, labels, confidence, settings.seed, progress
         )
-        sure[prepared.usable] = confidence(labels[prepared.usable], samples[:, prepared.usable])
-    names = number_by_size(labels)
-    estimate = replace(summary.estimate, labels=names[summary.estimate.labels])
+    elif len(prepared.index) < len(table):
+        everything = np.full((len(samples), len(table)), -1, dtype=np.int16)
+        everything[:, prepared.index] = samples
+        samples = everything
     return Clustering(
         table=table,
-        columns=column_names(x, table),
-        labels=names[labels],
-        confidence=sure,
+        columns=columns,
+        labels=labels,
+        confidence=confidence,
         posterior=posterior,
-        summary=replace(summary, estimate=estimate),
+        summary=summary,
         index=prepared.index,
         samples=samples,
         notes=prepared.notes,
-        warnings=prepared.warnings,
+        warnings=(*prepared.warnings, *_doubts(posterior)),
         model=model,
         model_name=name,
         settings=settings,
         seconds=seconds + time.monotonic() - started,
-        scorer=replace(scorer, estimate=estimate.labels),
-        frame=x if hasattr(x, "columns") else None,
+        scorer=scorer,
     )
 
 
-def _kept(posterior: Partitions, rest: np.ndarray) -> int:
-    """How many samples further rows are scored under: fewer, if there are many rows."""
-    width = int(posterior.labels.max()) + 2
-    affordable = ASSIGN_CANDIDATES // max(1, len(rest) * width)
-    return int(np.clip(affordable, 4, KEPT_SAMPLES))
+def make_exact(
+    posterior: Partitions, model: NCP, settings: Settings, in_range: bool = True
+) -> Partitions:
+    """Exact samples where the model has a density: by weights, or where those fail by chains.
 
-
-def _equal_samples(posterior: Partitions, seed: int | None) -> Int[np.ndarray, "S n"]:
-    """As many samples as there are, of equal weight."""
-    counts = posterior.counts
-    if posterior.log_weights is not None:
-        counts = resample_counts(posterior.weights, posterior.n_samples, seed=seed)
-    return np.repeat(posterior.labels.astype(np.int16), counts, axis=0)
-
-
-def _everywhere(
-    samples: Int[np.ndarray, "S n"], index: np.ndarray, n_rows: int
-) -> Int[np.ndarray, "S N"]:
-    """Samples of some rows as samples of all, with -1 for the others."""
-    if len(index) == n_rows:
-        return samples
-    everything = np.full((len(samples), n_rows), -1, dtype=np.int16)
-    everything[:, index] = samples
-    return everything
-
-
-def reweight_if_reliable(posterior: Partitions, model: NCP, reweight: bool | str) -> Partitions:
-    """Importance weights where they are wanted, exist and (for "auto") are to be trusted."""
-    possible = model.mixture is not None and model.mixture.is_conjugate
-    if not reweight or (reweight == "auto" and not possible):
+    Args:
+        posterior: The network's samples.
+        model: The network.
+        settings: With `reweight` True they are weighted whatever the weights are like, with False
+            left as they are. `time_limit` is the chains', `seed` too.
+        in_range: Whether the data look like those that the network was trained on; if not, its
+            weights may look good and miss everything.
+    """
+    mixture = model.mixture
+    if not settings.reweight or (settings.reweight == "auto" and not has_exact_finish(model)):
         return posterior
-    if not possible or model.mixture is None:
+    if mixture is None or not has_exact_finish(model):
         raise ValueError("Expected a model with a joint density to reweight for but it has none")
-    weighted = posterior.reweight(model.mixture)
-    if reweight == "auto" and weighted.report.verdict not in ("good", "usable"):
-        return posterior
-    return weighted
+    posterior = replace(posterior, in_range=in_range)
+    if settings.reweight is True:
+        return posterior.reweight(mixture.given())
+    goal = Goal(time_limit=settings.time_limit)
+    return posterior.exact(mixture.given(), goal=goal, seed=settings.seed)
+
+
+def has_exact_finish(model: NCP) -> bool:
+    """Whether the network's samples can be made exact."""
+    return model.mixture is not None and model.mixture.is_conjugate
+
+
+def _doubts(posterior: Partitions) -> tuple[str, ...]:
+    """What the exact finish has to warn of: weights that were insisted on, or chains cut short."""
+    report = posterior.report
+    if report.method == "none" or report.trusted:
+        return ()
+    if report.method == "weights":
+        return (weights_sentence(report.verdict, report.ess, report.n_samples, report.k_hat),)
+    return (exact_sentence(report.method, report.converged, report.ess, report.r_hat),)
 
 
 def _complete(
@@ -205,10 +213,11 @@ def _complete(
     index: np.ndarray,
     rest: np.ndarray,
     labels: Int64[np.ndarray, " N"],
+    confidence: Float64[np.ndarray, " N"],
     seed: int | None,
     progress: Progress | None,
 ) -> Int[np.ndarray, "S N"]:
-    """Fill in labels of the rest; returns completed samples of all rows."""
+    """Fill in labels and confidence of the rest; returns completed samples of all rows."""
     rng = np.random.default_rng(seed)
     row = resample_counts(scorer.weights, KEPT_SAMPLES, seed=0)
     samples = np.full((int(row.sum()), len(table)), -1, dtype=np.int16)
@@ -222,7 +231,9 @@ def _complete(
             for d in range(count):
                 u = rng.random((len(here), 1)) * cumulative[:, -1:]
                 samples[s + d, here] = (u >= cumulative).sum(1)
-        labels[here] = scorer.carry_over(each)[:, :-1].argmax(1)
+        joint = scorer.carry_over(each)[:, :-1]
+        labels[here] = joint.argmax(1)
+        confidence[here] = joint.max(1)
         if progress is not None:
             progress("assigning", min(start + ASSIGN_ROWS, len(rest)), len(rest))
     return samples

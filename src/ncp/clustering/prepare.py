@@ -67,7 +67,8 @@ class Settings:
         estimate: The point estimate: `"vi"`, `"binder"`, `"pear"` or `"map"` (see
             `ncp.summary.estimate.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
         reweight: Importance weights: `True`, `False`, or `"auto"`: where the model has a joint
-            density, unless the weights are not to be trusted.
+            density; if the weights are not to be trusted, exact chains take over.
+        time_limit: Seconds of computing that the chains have.
         max_clusters: The most clusters that the point estimate may have.
         max_points: Rows clustered at once; of larger tables a random subset of so many. By
             default twice what the model was trained on, at least 1,000; for `tabular` what it was
@@ -82,6 +83,7 @@ class Settings:
     orders: int | str | None = None
     estimate: str = "auto"
     reweight: bool | str = "auto"
+    time_limit: float = 5.0
     max_clusters: int | None = None
     max_points: int | None = None
     scale: float | None = None
@@ -102,9 +104,9 @@ class Settings:
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
                 raise ValueError(f"Expected an integer {name} >= {least} but got {value!r}")
             object.__setattr__(self, name, int(value))
-        for name in ("scale", "noise_sd"):
+        for name in ("scale", "noise_sd", "time_limit"):
             value = getattr(self, name)
-            if value is None:
+            if value is None and name != "time_limit":
                 continue
             if not isinstance(value, Real) or not 0 < float(value) < np.inf:
                 raise ValueError(f"Expected a number {name} > 0 but got {value!r}")

@@ -37,6 +37,21 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from numpy.typing import ArrayLike
 
+__all__ = [
+    "Estimate",
+    "Report",
+    "Smoothed",
+    "average_log_q",
+    "diagnose",
+    "effective_sample_size",
+    "expectation",
+    "influence",
+    "log_evidence",
+    "pareto_smooth",
+    "resample_counts",
+    "unseen",
+]
+
 Rows: TypeAlias = Float64[np.ndarray, " rows"]
 Counts: TypeAlias = Int64[np.ndarray, " rows"]
 
@@ -201,7 +216,13 @@ def unseen(
 
 
 def log_evidence(log_weights: ArrayLike, counts: ArrayLike | None = None) -> Estimate:
-    """log p(x) ~= log (1/S) sum_u n_u w_u, with the delta method's standard error.
+    """log p(x) ~= log (1/S) sum_u n_u w_u, with its standard error.
+
+    The delta method knows only the weights that were seen: with all of them equal it would promise
+    an error of zero, while partitions that q draws less than once in S may carry a mass of 1/S or
+    more. So the pull of one more draw as heavy as the heaviest, max w / (S mean w), is added (in
+    squares). Weights with a heavy tail hide more than that: the estimate is then too low, since q
+    misses what would raise it, and `Report` calls it a lower bound.
 
     Args:
         log_weights: log p(c, x) - log q(c | x) of each row, unscaled, of shape (U,).
@@ -209,15 +230,16 @@ def log_evidence(log_weights: ArrayLike, counts: ArrayLike | None = None) -> Est
 
     Example:
         >>> log_evidence(np.log([2.0, 4.0]), [50, 50])
-        1.09861 ± 0.034
+        1.09861 ± 0.036
     """
     w, n, top = _relative(log_weights, counts)
     n_draws = int(n.sum())
     mean = float(n @ w) / n_draws
     if n_draws == 1:
         return Estimate(np.float64(np.log(mean) + top), np.float64(np.inf))
-    variance = n @ (w / mean - 1.0) ** 2 / (n_draws - 1)
-    return Estimate(np.float64(np.log(mean) + top), np.float64(np.sqrt(variance / n_draws)))
+    variance = n @ (w / mean - 1.0) ** 2 / (n_draws - 1) / n_draws
+    unseen_pull = 1.0 / (mean * n_draws)  # the largest weight is 1 here
+    return Estimate(np.float64(np.log(mean) + top), np.hypot(np.sqrt(variance), unseen_pull))
 
 
 # Pareto smoothing ------------------------------------------------------------------------------
@@ -310,7 +332,8 @@ def _pareto_quantiles(n: int, shape: float, scale: float) -> Float64[np.ndarray,
     log_survival = np.log1p(-(np.arange(n) + 0.5) / n)
     if abs(shape) < np.finfo(float).eps:
         return np.asarray(-scale * log_survival)
-    return np.asarray(scale * np.expm1(-shape * log_survival) / shape)
+    with np.errstate(over="ignore"):  # the largest of a hopeless tail are infinite
+        return np.asarray(scale * np.expm1(-shape * log_survival) / shape)
 
 
 # Equal weights ---------------------------------------------------------------------------------
@@ -345,16 +368,21 @@ def resample_counts(weights: ArrayLike, n_samples: int, seed: int | None = None)
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Whether the weights can be trusted, and what they say about the evidence.
+    """Whether samples can be trusted, by what made them exact, and what they say of the evidence.
 
     Attributes:
         n_samples: number of draws S.
         n_unique: number of rows U.
         ess: effective sample size, counted in draws.
-        k_hat: shape of the Pareto tail of the weights.
-        log_evidence: log p(x) and its standard error.
+        k_hat: shape of the Pareto tail of the weights; NaN where there are none.
+        log_evidence: log p(x) and its standard error; NaN where nothing is known.
+        method: "weights", "chains" or "enumeration" (see `ncp.inference.finish`), or "none".
+        converged: whether the chains, if there were any, agreed in time.
+        r_hat: their split R-hat.
         ess_own_order: the ESS when each draw is weighted by its own order's q; given when the
             weights used q averaged over orders.
+        in_range: whether the data look like those that q was trained on, as far as anyone looked.
+            Far from them q may miss the posterior altogether, and no weight tells.
     """
 
     n_samples: int
@@ -362,7 +390,11 @@ class Report:
     ess: float
     k_hat: float
     log_evidence: Estimate
+    method: str = "weights"
+    converged: bool = True
+    r_hat: float = 1.0
     ess_own_order: float | None = None
+    in_range: bool = True
 
     @property
     def ess_fraction(self) -> float:
@@ -379,8 +411,26 @@ class Report:
         return float(min(1.0 - 1.0 / np.log10(max(self.n_samples, 11)), 0.7))
 
     @property
+    def trusted(self) -> bool:
+        """Whether the samples are exact up to a Monte Carlo error that is known."""
+        return self.verdict in ("good", "usable", "exact", "converged")
+
+    @property
     def verdict(self) -> str:
-        """ "good", "usable" or "do not trust: run MCMC"."""
+        """In a word or two.
+
+        Of weights "good", "usable", "do not trust: run MCMC" or "do not trust: outside the trained
+        range"; of chains "converged" or "not converged"; "exact" after an enumeration; "no
+        weights" where nothing says how good the samples are.
+        """
+        if self.method == "none":
+            return "no weights"
+        if self.method == "enumeration":
+            return "exact"
+        if self.method == "chains":
+            return "converged" if self.converged else "not converged"
+        if not self.in_range:
+            return "do not trust: outside the trained range"
         # With one to four weights above the bulk no tail can be fitted: the ESS alone decides.
         fitted = self.k_hat < np.inf
         k = self.k_hat if fitted else -np.inf
@@ -393,18 +443,40 @@ class Report:
         return "do not trust: run MCMC"
 
     def __repr__(self) -> str:
+        if self.method != "weights":
+            return self._without_weights()
         gain = ""
         if self.order_gain is not None:
             gain = f" ({self.order_gain:.2f} times that of single orders)"
         return (
             f"Report({self.verdict}; ESS {self.ess:.0f} of {self.n_samples} draws "
             f"({self.ess_fraction:.1%}){gain}, k-hat {self.k_hat:.2f}, "
-            f"log evidence {self.log_evidence})"
+            f"log evidence {self.evidence_in_words})"
         )
+
+    def _without_weights(self) -> str:
+        draws = f"{self.n_samples} draws, {self.n_unique} distinct"
+        if self.method == "none":
+            return f"Report(no weights; {draws})"
+        worth = f"worth at least {self.ess:.0f}, R-hat {self.r_hat:.3f}"
+        worth = worth if self.method == "chains" else "of an enumeration"
+        return f"Report({self.verdict}; {draws}, {worth}, log evidence {self.evidence_in_words})"
+
+    @property
+    def evidence_in_words(self) -> str:
+        """The log evidence with its error, or as the lower bound that it is."""
+        if np.isnan(self.log_evidence.value):
+            return "unknown"
+        if self.trusted and np.isfinite(self.log_evidence.standard_error):
+            return repr(self.log_evidence)
+        return f"at least about {self.log_evidence.value:.6g}"
 
 
 def diagnose(
-    log_weights: ArrayLike, counts: ArrayLike | None = None, own_order: ArrayLike | None = None
+    log_weights: ArrayLike,
+    counts: ArrayLike | None = None,
+    own_order: ArrayLike | None = None,
+    in_range: bool = True,
 ) -> Report:
     """ESS, k-hat, evidence and a verdict in plain words.
 
@@ -413,10 +485,11 @@ def diagnose(
         counts: how many draws each row stands for, of shape (U,); one when left out.
         own_order: the log weights by each draw's own order, where `log_weights` use the average
             over orders, of shape (U,).
+        in_range: whether the data look like those that q was trained on.
 
     Example:
         >>> diagnose(np.full(3, -7.0), [500, 300, 200])
-        Report(good; ESS 1000 of 1000 draws (100.0%), k-hat -inf, log evidence -7 ± 0)
+        Report(good; ESS 1000 of 1000 draws (100.0%), k-hat -inf, log evidence -7 ± 0.001)
     """
     lw = _as_log_weights(log_weights)
     n = _as_counts(counts, len(lw))
@@ -426,5 +499,6 @@ def diagnose(
         effective_sample_size(lw, n),
         pareto_smooth(lw, n).k_hat,
         log_evidence(lw, n),
-        None if own_order is None else effective_sample_size(own_order, n),
+        ess_own_order=None if own_order is None else effective_sample_size(own_order, n),
+        in_range=in_range,
     )

@@ -28,7 +28,9 @@ __all__ = [
 class GaussianSweeper(ChainSweeper):
     """Algorithm 3 for `GaussianKnownVariance`, compiled."""
 
-    def __init__(self, x: np.ndarray, likelihood: GaussianKnownVariance, tables: PriorTables):
+    def __init__(
+        self, x: np.ndarray, likelihood: GaussianKnownVariance, tables: PriorTables, n_jumps: int
+    ):
         n = np.arange(len(x) + 1)
         noise, ratio = likelihood.noise_sd**2, (likelihood.prior_sd / likelihood.noise_sd) ** 2
         dim = x.shape[1]
@@ -38,7 +40,8 @@ class GaussianSweeper(ChainSweeper):
         constant = -0.5 * dim * np.log(2.0 * pi * variance)
         offset = -0.5 * float((x**2).sum()) / noise
         self.arguments = (
-            *tables, shrink, 1.0 / variance, constant, marginal, 0.5 * shrink / noise, offset
+            *tables, shrink, 1.0 / variance, constant, marginal, 0.5 * shrink / noise, offset,
+            n_jumps,
         )  # fmt: skip
         self.x = x
 
@@ -52,7 +55,9 @@ class GaussianSweeper(ChainSweeper):
 class WishartSweeper(ChainSweeper):
     """Algorithm 3 for `NormalInverseWishart`, compiled."""
 
-    def __init__(self, x: np.ndarray, likelihood: NormalInverseWishart, tables: PriorTables):
+    def __init__(
+        self, x: np.ndarray, likelihood: NormalInverseWishart, tables: PriorTables, n_jumps: int
+    ):
         self.x = x
         dim = x.shape[1]
         kappa, dof, mean, factor = wishart_prior(likelihood)
@@ -60,7 +65,7 @@ class WishartSweeper(ChainSweeper):
         gammas = [lgamma(0.5 * (dof + m + 1)) - lgamma(0.5 * (dof + m + 1 - dim)) for m in n]
         constant = 0.5 * dim * (np.log1p(-1.0 / (kappa + n + 1)) - log(pi)) + np.array(gammas)
         marginal = dof * np.log(np.diag(factor)).sum() + np.append(0.0, np.cumsum(constant[:-1]))
-        self.arguments = (*tables, kappa, dof, mean, factor, constant, marginal, 50)
+        self.arguments = (*tables, kappa, dof, mean, factor, constant, marginal, 50, n_jumps)
 
     def run_chain(self, state: np.ndarray, sweeps: Sweeps, rng: np.random.Generator) -> None:
         from ncp.inference.mcmc.kernels import wishart_chain
@@ -139,13 +144,19 @@ class StatisticsSweeper(Sweeper):
         return np.asarray(prior + marginal.sum(axis=1))
 
 
-def collapsed_sweeper(x: np.ndarray, mixture: Mixture) -> Sweeper:
-    """The sweeper of algorithm 3 for one data set (N, *event)."""
+def collapsed_sweeper(x: np.ndarray, mixture: Mixture, n_jumps: int = 0) -> Sweeper:
+    """The sweeper of algorithm 3 for one data set (N, *event).
+
+    Args:
+        x: the points, of shape (N, *event).
+        mixture: a conjugate model.
+        n_jumps: splits or merges proposed after every sweep (where compiled).
+    """
     likelihood = conjugate_likelihood(mixture)
     tables = prior_tables(mixture.prior, len(x))
     # exact types: a subclass may have changed the formulas that the kernels have built in
     if type(likelihood) is GaussianKnownVariance:
-        return GaussianSweeper(x, likelihood, tables)
+        return GaussianSweeper(x, likelihood, tables, n_jumps)
     if type(likelihood) is NormalInverseWishart:
-        return WishartSweeper(x, likelihood, tables)
+        return WishartSweeper(x, likelihood, tables, n_jumps)
     return StatisticsSweeper(x, likelihood, tables)

@@ -45,6 +45,7 @@ def gibbs(
     n_chains: int = 1,
     thin: int = 1,
     start: str | ArrayLike = "sequential",
+    n_jumps: int = 0,
     seed: int | None = None,
     progress: Progress | None = None,
     n_jobs: int = 1,
@@ -61,6 +62,8 @@ def gibbs(
         thin: how many sweeps a draw.
         start: "sequential" (each point given those before it), "one" cluster, "singletons", a
             draw from the "prior", or canonical labels of shape (N,) or (chains, N).
+        n_jumps: splits or merges of whole clusters proposed after every sweep (Dahl 2005), for
+            the compiled likelihoods: they cross between modes that sweeps hardly ever cross.
         seed: makes the run reproducible, whatever n_jobs and progress are.
         progress: called with (sweeps done, sweeps in all) now and then.
         n_jobs: chains run at the same time, in threads.
@@ -80,7 +83,8 @@ def gibbs(
         [0, 0, 1]
     """
     points = np.ascontiguousarray(check_data_set(x, mixture).numpy())
-    sweeper = collapsed_sweeper(points, mixture)
+    check_at_least("n_jumps", n_jumps, 0)
+    sweeper = collapsed_sweeper(points, mixture, n_jumps)
     rngs = spawn_generators(seed, n_chains)
     starts = _starts(start, len(points), n_chains, mixture, rngs)
     schedule = Schedule(n_sweeps, burn_in, thin)

@@ -99,9 +99,11 @@ def close_slot(slot, slots, place, n_open):
 @no_type_check
 def gaussian_chain(
     x, labels, join, open_, size, number, shrink, precision, constant,
-    marginal, quadratic, offset, burn_in, thin, rng, out_labels, out_log_joint,
+    marginal, quadratic, offset, n_jumps, burn_in, thin, rng, out_labels, out_log_joint,
 ):  # fmt: skip
     """Algorithm 3 for Gaussians of known variance. `labels` is the state and is overwritten.
+
+    `n_jumps` splits or merges are proposed after every sweep.
 
     A cluster of n points with sum S predicts N(shrink[n] S, 1/precision[n]) in every coordinate;
     constant[n] is the normaliser's logarithm. Its log marginal likelihood is
@@ -115,6 +117,8 @@ def gaussian_chain(
     means = np.zeros((n_points + 1, dim))
     weights = np.empty(n_points + 1)
     names = np.empty(n_points + 1, np.int64)
+    members = np.empty(n_points, np.int64)
+    halves = np.empty((2, dim))
     alone = np.empty(n_points)  # log density of a point under the prior predictive
     k = first_slots(labels, slots, place, counts)
     for i in range(n_points):
@@ -157,6 +161,11 @@ def gaussian_chain(
             for d in range(dim):
                 sums[slot, d] += x[i, d]
                 means[slot, d] = shrink[counts[slot]] * sums[slot, d]
+        for _ in range(n_jumps):
+            k = gaussian_jump(
+                x, labels, counts, slots, place, k, sums, means, join, size, number, shrink,
+                precision, constant, marginal, quadratic, members, halves, rng,
+            )  # fmt: skip
         if sweep >= burn_in and (sweep - burn_in + 1) % thin == 0:
             t = (sweep - burn_in) // thin
             write_canonical(labels, names, out_labels[t])
@@ -273,7 +282,7 @@ def wishart_log_density(point, n, kappa, dof, constant, mean, factor, half, v):
 @no_type_check
 def wishart_chain(
     x, labels, join, open_, size, number, kappa, dof, prior_mean, prior_factor, constant,
-    marginal, refresh, burn_in, thin, rng, out_labels, out_log_joint,
+    marginal, refresh, n_jumps, burn_in, thin, rng, out_labels, out_log_joint,
 ):  # fmt: skip
     """Algorithm 3 for the Normal-inverse-Wishart. `labels` is the state and is overwritten.
 
@@ -291,6 +300,8 @@ def wishart_chain(
     weights = np.empty(n_points + 1)
     names = np.empty(n_points + 1, np.int64)
     v = np.empty(dim)
+    members = np.empty(n_points, np.int64)
+    half_means, half_factors = np.empty((2, dim)), np.empty((2, dim, dim))
     alone = np.empty(n_points)
     prior_half = half_log_det(prior_factor)
     for i in range(n_points):
@@ -345,6 +356,12 @@ def wishart_chain(
             wishart_add(x[i], counts[slot], kappa, means[slot], factors[slot], v)
             counts[slot] += 1
             halves[slot] = half_log_det(factors[slot])
+        for _ in range(n_jumps):
+            k = wishart_jump(
+                x, labels, counts, slots, place, k, means, factors, halves, join, size, number,
+                kappa, dof, prior_mean, prior_factor, constant, marginal, members, half_means,
+                half_factors, v, rng,
+            )  # fmt: skip
         if sweep >= burn_in and (sweep - burn_in + 1) % thin == 0:
             t = (sweep - burn_in) // thin
             write_canonical(labels, names, out_labels[t])
@@ -353,6 +370,226 @@ def wishart_chain(
                 n = counts[slots[j]]
                 total += size[n] + marginal[n] - (dof + n) * halves[slots[j]]
             out_log_joint[t] = total
+
+
+# --- splits and merges ----------------------------------------------------------------------------
+#
+# Gibbs sweeps move one point at a time and cross slowly from one cluster to two. A jump (Dahl 2005)
+# chooses two points. If they share a cluster it proposes to split it: each of the two founds a
+# half, and the other members, in random order, join a half with their conditional probability given
+# those already there. Otherwise it proposes to merge the two clusters, and the probability of the
+# reverse split is found by walking the members in random order through the split that is there.
+# With r the product of these conditional probabilities, a split is accepted with probability
+# min(1, p(split, x) / (p(merged, x) r)), a merge with min(1, p(merged, x) r / p(split, x)).
+
+
+@njit
+@no_type_check
+def two_points(n_points, rng):
+    """Two different points, each pair alike."""
+    i = int(rng.random() * n_points)
+    j = int(rng.random() * (n_points - 1))
+    return i, (j + 1 if j >= i else j)
+
+
+@njit
+@no_type_check
+def other_members(labels, i, j, members, rng):
+    """The other points of the clusters of i and j, in random order; returns how many."""
+    a, b = labels[i], labels[j]
+    n = 0
+    for p in range(labels.size):
+        if (labels[p] == a or labels[p] == b) and p != i and p != j:
+            members[n] = p
+            n += 1
+    for m in range(n - 1, 0, -1):
+        other = int(rng.random() * (m + 1))
+        members[m], members[other] = members[other], members[m]
+    return n
+
+
+@njit
+@no_type_check
+def log_first(first, second):
+    """log of exp(first) / (exp(first) + exp(second))."""
+    gap = second - first
+    return -np.log1p(np.exp(gap)) if gap < 30.0 else -gap
+
+
+@njit
+@no_type_check
+def square_norm(v):
+    total = 0.0
+    for d in range(v.size):
+        total += v[d] * v[d]
+    return total
+
+
+@njit
+@no_type_check
+def gaussian_side(point, n, total, join, shrink, precision, constant):
+    """The log weight of a point joining n others with this sum."""
+    square = 0.0
+    for d in range(point.size):
+        delta = point[d] - shrink[n] * total[d]
+        square += delta * delta
+    return join[n] + constant[n] - 0.5 * precision[n] * square
+
+
+@njit
+@no_type_check
+def gaussian_jump(
+    x, labels, counts, slots, place, k, sums, means, join, size, number, shrink,
+    precision, constant, marginal, quadratic, members, halves, rng,
+):  # fmt: skip
+    """Propose one split or merge; returns the number of clusters afterwards.
+
+    The half of the second point is marked in `members` by the complement of its members' numbers.
+    """
+    n_points, dim = x.shape
+    if n_points < 2:
+        return k
+    i, j = two_points(n_points, rng)
+    a, b = labels[i], labels[j]
+    n_others = other_members(labels, i, j, members, rng)
+    halves[0], halves[1] = x[i], x[j]
+    n_first, n_second = 1, 1
+    log_r = 0.0
+    for m in range(n_others):
+        p = members[m]
+        first = gaussian_side(x[p], n_first, halves[0], join, shrink, precision, constant)
+        second = gaussian_side(x[p], n_second, halves[1], join, shrink, precision, constant)
+        log_chance = log_first(first, second)
+        if a == b:
+            to_first = np.log(1.0 - rng.random()) < log_chance
+        else:
+            to_first = labels[p] == a
+        if to_first:
+            log_r += log_chance
+            n_first += 1
+            halves[0] += x[p]
+        else:
+            log_r += log_first(second, first)
+            n_second += 1
+            halves[1] += x[p]
+            members[m] = -1 - p
+    n = n_first + n_second
+    whole = halves[0] + halves[1]
+    log_split = size[n_first] + marginal[n_first] + quadratic[n_first] * square_norm(halves[0])
+    log_split += size[n_second] + marginal[n_second] + quadratic[n_second] * square_norm(halves[1])
+    log_whole = size[n] + marginal[n] + quadratic[n] * square_norm(whole)
+    if a == b:
+        log_ratio = log_split + number[k + 1] - log_whole - number[k] - log_r
+        if np.log(1.0 - rng.random()) >= log_ratio:
+            return k
+        b = slots[k]
+        k += 1
+        labels[j] = b
+        for m in range(n_others):
+            if members[m] < 0:
+                labels[-1 - members[m]] = b
+        counts[a], counts[b] = n_first, n_second
+        for d in range(dim):
+            sums[a, d], sums[b, d] = halves[0, d], halves[1, d]
+            means[a, d], means[b, d] = shrink[n_first] * sums[a, d], shrink[n_second] * sums[b, d]
+        return k
+    log_ratio = log_whole + number[k - 1] - log_split - number[k] + log_r
+    if np.log(1.0 - rng.random()) >= log_ratio:
+        return k
+    labels[j] = a
+    for m in range(n_others):
+        if members[m] < 0:
+            labels[-1 - members[m]] = a
+    counts[a], counts[b] = n, 0
+    for d in range(dim):
+        sums[a, d], sums[b, d] = whole[d], 0.0
+        means[a, d], means[b, d] = shrink[n] * whole[d], 0.0
+    return close_slot(b, slots, place, k)
+
+
+@njit
+@no_type_check
+def wishart_jump(
+    x, labels, counts, slots, place, k, means, factors, logs, join, size, number, kappa, dof,
+    prior_mean, prior_factor, constant, marginal, members, half_means, half_factors, v, rng,
+):  # fmt: skip
+    """The same for the Normal-inverse-Wishart; `logs` are half the log determinants."""
+    n_points = x.shape[0]
+    if n_points < 2:
+        return k
+    i, j = two_points(n_points, rng)
+    a, b = labels[i], labels[j]
+    n_others = other_members(labels, i, j, members, rng)
+    for side in range(2):
+        half_means[side] = prior_mean
+        half_factors[side] = prior_factor
+    wishart_add(x[i], 0, kappa, half_means[0], half_factors[0], v)
+    wishart_add(x[j], 0, kappa, half_means[1], half_factors[1], v)
+    n_first, n_second = 1, 1
+    log_r = 0.0
+    for m in range(n_others):
+        p = members[m]
+        first = join[n_first] + wishart_log_density(
+            x[p], n_first, kappa, dof, constant, half_means[0], half_factors[0],
+            half_log_det(half_factors[0]), v,
+        )  # fmt: skip
+        second = join[n_second] + wishart_log_density(
+            x[p], n_second, kappa, dof, constant, half_means[1], half_factors[1],
+            half_log_det(half_factors[1]), v,
+        )  # fmt: skip
+        log_chance = log_first(first, second)
+        if a == b:
+            to_first = np.log(1.0 - rng.random()) < log_chance
+        else:
+            to_first = labels[p] == a
+        if to_first:
+            log_r += log_chance
+            wishart_add(x[p], n_first, kappa, half_means[0], half_factors[0], v)
+            n_first += 1
+        else:
+            log_r += log_first(second, first)
+            wishart_add(x[p], n_second, kappa, half_means[1], half_factors[1], v)
+            n_second += 1
+            members[m] = -1 - p
+    n = n_first + n_second
+    log_1, log_2 = half_log_det(half_factors[0]), half_log_det(half_factors[1])
+    log_split = size[n_first] + marginal[n_first] - (dof + n_first) * log_1
+    log_split += size[n_second] + marginal[n_second] - (dof + n_second) * log_2
+    if a == b:
+        log_whole = size[n] + marginal[n] - (dof + n) * logs[a]
+        log_ratio = log_split + number[k + 1] - log_whole - number[k] - log_r
+        if np.log(1.0 - rng.random()) >= log_ratio:
+            return k
+        b = slots[k]
+        k += 1
+        labels[j] = b
+        for m in range(n_others):
+            if members[m] < 0:
+                labels[-1 - members[m]] = b
+        counts[a], counts[b] = n_first, n_second
+        means[a], means[b] = half_means[0], half_means[1]
+        factors[a], factors[b] = half_factors[0], half_factors[1]
+        logs[a], logs[b] = log_1, log_2
+        return k
+    # the whole: the second half's points join the first half
+    wishart_add(x[j], n_first, kappa, half_means[0], half_factors[0], v)
+    added = n_first + 1
+    for m in range(n_others):
+        if members[m] < 0:
+            wishart_add(x[-1 - members[m]], added, kappa, half_means[0], half_factors[0], v)
+            added += 1
+    log_det = half_log_det(half_factors[0])
+    log_whole = size[n] + marginal[n] - (dof + n) * log_det
+    log_ratio = log_whole + number[k - 1] - log_split - number[k] + log_r
+    if np.log(1.0 - rng.random()) >= log_ratio:
+        return k
+    labels[j] = a
+    for m in range(n_others):
+        if members[m] < 0:
+            labels[-1 - members[m]] = a
+    counts[a], counts[b] = n, 0
+    means[a], factors[a], logs[a] = half_means[0], half_factors[0], log_det
+    return close_slot(b, slots, place, k)
 
 
 # --- algorithm 8: clusters keep a parameter -----------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,13 @@ class Sweeps(NamedTuple):
 
 
 class Sweeper(ABC):
-    """What a run needs: the state of some chains, made from labels, and sweeps of it."""
+    """What a run needs: the state of some chains, made from labels, and sweeps of it.
+
+    Attributes:
+        point_rate: how many points it assigns in a second, roughly: how often to look at the clock.
+    """
+
+    point_rate: ClassVar[float] = 1e4
 
     @abstractmethod
     def start(self, labels: np.ndarray, rngs: Rngs) -> Any:
@@ -63,7 +69,9 @@ class Sweeper(ABC):
 
 
 class ChainSweeper(Sweeper):
-    """An sweeper that knows one chain at a time."""
+    """A sweeper that knows one chain at a time, compiled."""
+
+    point_rate: ClassVar[float] = 1e6
 
     def start_chain(self, labels: np.ndarray, rng: np.random.Generator) -> Any:
         return labels.copy()
