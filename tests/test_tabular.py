@@ -9,6 +9,7 @@ import torch
 from ncp.generative.model import model_from_dict
 from ncp.generative.table_merge import merge_confused
 from ncp.generative.table_prior import TablePrior, draw_partition, draw_table
+from ncp.generative.table_shapes import SHAPES, draw_shapes, with_background
 from ncp.generative.table_transform import N_CONTEXT, FittedTransform, TabularTransform
 from ncp.generative.tables import TabularMixture
 from ncp.partitions import is_canonical
@@ -149,6 +150,137 @@ class TestTransform:
                 TabularTransform(**wrong)
 
 
+def three_clusters(rng: np.random.Generator, n: int = 240) -> tuple[np.ndarray, np.ndarray]:
+    labels = rng.permutation(np.arange(n) % 3)
+    return np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])[labels] + rng.normal(size=(n, 2)), labels
+
+
+class TestCategories:
+    def test_irrelevant_ones_change_nothing(self, rng: np.random.Generator) -> None:
+        x, _ = three_clusters(rng)
+        yes, country = rng.integers(2, size=240), rng.integers(12, size=240)
+        fitted = TabularTransform().fit(
+            np.column_stack((x, yes, country)), [False] * 2 + [True] * 2
+        )
+        np.testing.assert_allclose(fitted.features, TabularTransform()(x), atol=1e-6)
+        assert "2 categories go with no other column" in fitted.words
+
+    def test_relevant_ones_count_as_columns(self, rng: np.random.Generator) -> None:
+        x, labels = three_clusters(rng)
+        fitted = TabularTransform().fit(np.column_stack((x, labels)), [False, False, True])
+        (category,) = fitted.encoding.categories
+        assert category.weight > 0.9
+        block = fitted.encoding(fitted.table)[:, 2:]
+        assert block.var(0).sum() == pytest.approx(category.weight**2)
+
+    def test_the_weight_grows_with_the_agreement(self, rng: np.random.Generator) -> None:
+        x, labels = three_clusters(rng, 600)
+        codes = [
+            np.where(rng.random(600) < keep, labels, rng.integers(3, size=600))
+            for keep in (0.5, 0.7, 0.9)
+        ]
+        fitted = TabularTransform().fit(np.column_stack((x, *codes)), [False] * 2 + [True] * 3)
+        weights = [category.weight for category in fitted.encoding.categories]
+        assert len(weights) == 3
+        assert weights == sorted(weights)
+
+    def test_clusters_of_categories_alone(self, rng: np.random.Generator) -> None:
+        labels = rng.integers(2, size=300)
+        flips = rng.random((300, 5)) < 0.1
+        codes = np.where(flips, 1 - labels[:, None], labels[:, None])
+        y = TabularTransform()(codes, [True] * 5)[:, 0]
+        agrees = ((y > 0) == labels).mean()
+        assert max(agrees, 1 - agrees) > 0.95
+
+    def test_codes_are_names(self, rng: np.random.Generator) -> None:
+        x, labels = three_clusters(rng)
+        kinds = [False, False, True]
+        names = np.array([7.0, -2.0, 100.0])[labels]
+        np.testing.assert_allclose(
+            TabularTransform()(np.column_stack((x, labels)), kinds),
+            TabularTransform()(np.column_stack((x, names)), kinds),
+            atol=1e-4,
+        )
+
+    def test_rare_levels_share_an_axis(self, rng: np.random.Generator) -> None:
+        x = rng.normal(size=(400, 1))
+        codes = np.where(x[:, 0] > 0, 0.0, 1.0)
+        codes[:100] = np.arange(100) + 2
+        fitted = TabularTransform().fit(np.column_stack((x, codes)), [False, True])
+        (category,) = fitted.encoding.categories
+        assert category.levels.size == 39
+        assert category.frequencies.sum() == pytest.approx(1.0)
+        assert np.isfinite(fitted.features).all()
+
+    def test_a_new_level_is_the_average_of_all(self, rng: np.random.Generator) -> None:
+        x, labels = three_clusters(rng)
+        fitted = TabularTransform().fit(np.column_stack((x, labels)), [False, False, True])
+        row = np.array([[1.0, 2.0, 99.0]])
+        z = fitted.encoding(row)[0, 2:]
+        np.testing.assert_allclose(z, fitted.encoding(fitted.table)[:, 2:].mean(0))
+        assert np.isfinite(fitted.apply(row)).all()
+
+    def test_kinds_must_fit_the_table(self, rng: np.random.Generator) -> None:
+        with pytest.raises(ValueError, match="Expected categorical as 3 booleans"):
+            TabularTransform()(rng.normal(size=(9, 3)), [True, False])
+
+
+class TestMissing:
+    def without(self, x: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+        return np.where(rng.random(x.shape) < share, np.nan, x)
+
+    def test_values_come_from_similar_rows(self, rng: np.random.Generator) -> None:
+        labels = rng.permutation(np.arange(300) % 3)
+        x = 8.0 * np.eye(3)[labels] + rng.normal(size=(300, 3))
+        holes = self.without(x, 0.2, rng)
+        filled = TabularTransform().fit(holes).table
+        some = ~np.isnan(holes).all(1)
+        nearest = ((filled[:, None] - 8.0 * np.eye(3)) ** 2).sum(-1).argmin(1)
+        assert (nearest == labels)[some].mean() > 0.95
+        for j in range(3):
+            assert np.isin(filled[:, j], x[:, j]).all()
+
+    def test_a_cloud_has_no_heap_in_its_middle(self, rng: np.random.Generator) -> None:
+        x = rng.normal(size=(80, 3)) @ rng.normal(size=(3, 3))
+        filled = TabularTransform().fit(self.without(x, 0.3, rng)).table
+        for j in range(3):
+            assert np.unique(filled[:, j], return_counts=True)[1].max() <= 8
+            assert 0.7 < filled[:, j].std() / x[:, j].std() < 1.3
+
+    def test_seeds_show_what_is_open(self, rng: np.random.Generator) -> None:
+        holes = self.without(rng.normal(size=(60, 4)), 0.2, rng)
+        transform = TabularTransform()
+        np.testing.assert_array_equal(transform(holes), transform(holes))
+        assert not np.array_equal(transform(holes, seed=1), transform(holes))
+
+    def test_new_rows_borrow_from_the_nearest(self, rng: np.random.Generator) -> None:
+        x = two_blobs(rng, 20.0)
+        x[:, 1] += np.repeat([0.0, 50.0], 100)
+        fitted = TabularTransform().fit(x)
+        y = fitted.apply([[20.0, np.nan], [0.0, np.nan], [np.nan, np.nan]])
+        assert np.isfinite(y).all()
+        near = [np.abs(fitted.features[:, 0] - value).argmin() >= 100 for value in y[:2, 0]]
+        assert near == [True, False]
+
+    def test_levels_are_lent_too(self, rng: np.random.Generator) -> None:
+        x, labels = three_clusters(rng)
+        table = np.column_stack((x, labels)).astype(float)
+        table[::7, 2] = np.nan
+        fitted = TabularTransform().fit(table, [False, False, True])
+        assert (fitted.table[:, 2] == labels).mean() > 0.98
+
+    def test_indicators_are_the_last_features(self, rng: np.random.Generator) -> None:
+        x, labels = three_clusters(rng)
+        table = np.column_stack((x, labels)).astype(float)
+        table[5, :2] = np.nan
+        transform = TabularTransform(indicators=True)
+        features = transform(table, [False, False, True])
+        assert features.shape[1] == transform.n_features == 16
+        assert (features[:, -2] == np.float32(1 / 3)).all()
+        assert features[5, -1] == np.float32(2 / 3)
+        assert (np.delete(features[:, -1], 5) == 0).all()
+
+
 class TestMerging:
     def fit(self, x: np.ndarray) -> FittedTransform:
         return TabularTransform().fit(x)
@@ -166,6 +298,15 @@ class TestMerging:
         labels = np.repeat([0, 1], 100)
         assert merge_confused(labels, fitted.neighbours, 0.0).max() == 0
         assert merge_confused(labels, fitted.neighbours, 1.0).max() == 1
+
+    def test_clusters_of_a_mixture_stay_and_lost_ones_go(self, rng: np.random.Generator) -> None:
+        side = np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), axis=-1).reshape(-1, 2)
+        labels = rng.permutation(np.arange(960) % 16)
+        noise = rng.normal(size=(960, 2))
+        for spacing, fewest, most in ((4.0, 16, 16), (3.2, 14, 16), (1.0, 1, 4)):
+            fitted = self.fit(spacing * side[labels] + noise)
+            n_clusters = merge_confused(labels, fitted.closest, 0.27).max() + 1
+            assert fewest <= n_clusters <= most, spacing
 
     def test_a_single_point_stays_only_when_far(self, rng: np.random.Generator) -> None:
         x = rng.normal(size=(100, 2))
@@ -245,6 +386,36 @@ class TestPrior:
                         assert table.categorical.shape == (table.x.shape[1],)
                         assert share or not (table.categorical.any() or np.isnan(table.x).any())
         assert draw_partition(TablePrior(single=1.0), 50, rng).max() == 0
+
+    def test_many_clusters_are_shown(self, rng: np.random.Generator) -> None:
+        mixture = TabularMixture()
+        k = np.array([mixture.sample_table(900, rng)[2].max() + 1 for _ in range(80)])
+        assert (k > 10).mean() > 0.1
+        assert k.max() > 20
+        assert 0.05 < (k == 1).mean() < 0.4
+
+    def test_every_shape_has_its_clusters(self, rng: np.random.Generator) -> None:
+        for shape in SHAPES:
+            for k in (shape.fewest, shape.most):
+                c = rng.permutation(np.arange(200) % k)
+                z, width = shape.draw(c, k, rng)
+                assert z.shape in ((200, 2), (200, 3))
+                assert np.isfinite(z).all()
+                assert width > 0
+        for n in (12, 100):
+            z, c = draw_shapes(n, rng)
+            assert len(z) == len(c) == n
+            assert draw_shapes(n, rng, n_clusters=1)[1].max() == 0
+
+    def test_background_rows_are_a_cluster_only_together(self, rng: np.random.Generator) -> None:
+        labels = np.repeat([0, 1], 300)
+        z = 0.3 * rng.normal(size=(600, 2)) + 20.0 * labels[:, None]
+        few, many = with_background(z, labels, 0.01, rng), with_background(z, labels, 0.25, rng)
+        assert few[1].max() == 1
+        rest = many[1] == 2
+        assert 0.1 < rest.mean() < 0.3
+        spread = [many[0][many[1] == k].std() for k in range(3)]
+        assert spread[2] > 3 * max(spread[:2])
 
     def test_the_spec_is_plain_and_complete(self) -> None:
         mixture = TabularMixture(

@@ -113,7 +113,7 @@ def _sub_clusters(
     owner = np.repeat(np.arange(n_clusters), parts)
     first = np.cumsum(parts) - parts
     part = first[c] + np.floor(rng.random(c.size) ** 1.5 * parts[c]).astype(np.int64)
-    reach = rng.uniform(0.4, 1.1)
+    reach = rng.uniform(0.3, 0.8)  # parts that stood out would be clusters
     offsets = reach * rng.standard_normal((owner.size, dim)) * (parts[owner] > 1)[:, None]
     return part, owner, offsets
 

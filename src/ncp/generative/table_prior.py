@@ -39,6 +39,7 @@ __all__ = ["RawTable", "TablePrior", "draw_partition", "draw_table"]
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
+MOST_ON_A_LINE = 10  # clusters of one column
 MANY_BLOBS = 0.3  # further share of blobs where there are more than eight clusters
 
 
@@ -123,6 +124,7 @@ def _shapes_table(
 
 def _blobs_table(prior: TablePrior, c: Labels, rng: Generator) -> tuple[Array, Labels]:
     dim = int(rng.choice((1, 2, 3, 5, 8), p=(0.07, 0.5, 0.18, 0.15, 0.1)))
+    dim = max(dim, 2) if c.max() >= MOST_ON_A_LINE else dim
     z = draw_blobs(c, dim, prior.separation, rng)
     if c.max() > 0 and dim <= 3 and rng.random() < prior.background:
         z, c = with_background(z, c, rng.uniform(0.02, 0.25), rng)
@@ -132,6 +134,8 @@ def _blobs_table(prior: TablePrior, c: Labels, rng: Generator) -> tuple[Array, L
 
 def _clouds_table(prior: TablePrior, c: Labels, rng: Generator) -> Array:
     n_columns = draw_n_columns(prior.max_columns, rng)
+    if c.max() >= MOST_ON_A_LINE:
+        n_columns = max(n_columns, 2)
     dim = min(n_columns, 1 + int(rng.geometric(0.2)), 12)
     z = draw_latents(c, dim, prior.separation, prior.composite, rng)
     x = draw_columns(z, n_columns, rng)

@@ -87,9 +87,13 @@ def with_background(
     c = c.copy()
     beside = c[kept][index[:, 0]]
     c[strewn] = beside
-    far = distance[:, 2] > 2.0 * own[index[:, 0]] + 0.5 * np.median(own)
-    if far.sum() >= max(10, common * len(z)):
-        c[np.flatnonzero(strewn)[far]] = c.max() + 1
+    far = np.flatnonzero(strewn)[distance[:, 2] > 2.0 * own[index[:, 0]] + 0.5 * np.median(own)]
+    if far.size < max(10, common * len(z)):
+        return z, c
+    is_far = np.isin(np.arange(len(z)), far)
+    around = nearest(np.ascontiguousarray(z[far]), np.ascontiguousarray(z), 5, False)[0][:, 1:]
+    if is_far[around].mean() > 0.75:  # else they are not among themselves: no cluster
+        c[far] = c.max() + 1
     return z, c
 
 
