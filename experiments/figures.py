@@ -32,7 +32,7 @@ from ncp.inference.importance import effective_sample_size
 from ncp.inference.mcmc.gibbs import gibbs
 from ncp.inference.mcmc.metropolis import independence_mh
 from ncp.model import NCP
-from ncp.network.pretrained import DIRECTORY, load
+from ncp.network.pretrained import load
 from ncp.output.plots import PALETTE
 from ncp.posterior import Partitions
 
@@ -347,7 +347,7 @@ def _fig3(say: Say) -> Reproduced:
 
     from ncp.output.plots import training_figure
 
-    path = DIRECTORY / "gaussian-2d-paper.log.jsonl"
+    path = Path(__file__).parent / "logs" / "gaussian-2d-paper.log.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     table = pd.DataFrame([line for line in lines if "nll" in line])
     figure = training_figure(lines, "gaussian-2d-paper: the paper's architecture")

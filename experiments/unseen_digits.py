@@ -23,9 +23,7 @@ from ncp.generative.labelled import LabelledArrays
 from ncp.generative.mixture import Mixture
 from ncp.generative.mnist import mnist
 from ncp.generative.priors import CRP
-from ncp.model import NCP
-from ncp.network.checkpoint import load_model
-from ncp.network.pretrained import load
+from ncp.model import NCP, load, load_model
 from ncp.summary.estimate import point_estimate
 
 

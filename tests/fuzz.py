@@ -45,7 +45,7 @@ from ncp.network.checkpoint import load_model, save_model
 from ncp.output import readers
 from ncp.partitions import canonical, check_labels, counts, is_canonical
 from ncp.posterior import Partitions
-from ncp.training.recipe import RunConfig
+from ncp.training.recipe import Recipe
 from tests.small_models import gaussian, tabular
 
 CASES = 100_000
@@ -212,8 +212,8 @@ CONFIG = st.one_of(
 def read_config(content: bytes) -> None:
     path = Path(_scratch(), "run.toml")
     path.write_bytes(content)
-    run = RunConfig.from_toml(path)
-    RunConfig.from_dict(run.to_dict())
+    recipe = Recipe.from_toml(path)
+    Recipe.from_dict(recipe.to_dict())
 
 
 def checkpoint_bytes() -> bytes:

@@ -17,10 +17,10 @@ from ncp.model import NCP
 from ncp.network.attention import Attention
 from ncp.network.blocks import Perceptron
 from ncp.network.checkpoint import save_model
-from ncp.network.encoder import ConvEncoder, MLPEncoder
+from ncp.network.encoder import ConvEncoder, Encoder, MLPEncoder
 from ncp.network.network import NetworkSpec
 
-SMALL = {"h": (16, 2, 16), "g": (16, 2, 16), "f": (16, 2), "sees": ("candidate",)}
+SMALL: dict[str, Any] = {"h": (16, 2, 16), "g": (16, 2, 16), "f": (16, 2), "sees": ("candidate",)}
 
 
 def spec(
@@ -30,7 +30,7 @@ def spec(
     g: tuple[int, int, int] = (8, 4, 9),
     f: tuple[int, int] = (8, 4),
     sees: Sequence[str] = (),
-    attention: tuple[int, int, int, int] | None = None,
+    attention: tuple[int, ...] | None = None,
     residual: bool = False,
     fourier: int = 0,
     own_q: bool = False,
@@ -43,20 +43,23 @@ def spec(
         event_shape: of a point.
         h, g, f: (width, depth, out) of each; f has no out.
         sees: what f sees beside G, Q and the point; with `"-point"` not the point.
-        attention: (blocks, width, codes, octaves).
+        attention: (blocks, width, codes, octaves), and coordinates if not all.
         residual, fourier, pooling: as in the specs.
         own_q: an encoder of its own for Q, as the authors' public code has it.
         channels: of a convolutional encoder instead of the perceptron.
     """
-    encoder = MLPEncoder(h[2], h[0], h[1], residual, fourier)
+    encoder: Encoder = MLPEncoder(h[2], h[0], h[1], residual, fourier)
+    own: Encoder = MLPEncoder(h[2] + 1, h[0], h[1])
+    if channels is not None:
+        encoder, own = ConvEncoder(h[2], channels), ConvEncoder(h[2] + 1, channels)
     seen = ["G", "Q", *([] if "-point" in sees else ["point"]), *sees]
     return NetworkSpec(
         event_shape,
-        encoder if channels is None else ConvEncoder(h[2], channels),
+        encoder,
         None if attention is None else Attention(*attention),
         Perceptron(*g, residual),
         Perceptron(*f, 1, residual),
-        MLPEncoder(h[2] + 1, h[0], h[1]) if own_q else None,
+        own if own_q else None,
         tuple(name for name in seen if name != "-point"),
         pooling,
     )

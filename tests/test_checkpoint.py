@@ -19,16 +19,18 @@ from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.generative.wishart import NormalInverseWishart
-from ncp.model import NCP, NCPConfig
-from ncp.network.checkpoint import Checkpoint, load_model, read, save_model, write
+from ncp.model import NCP, load_model
+from ncp.network.attention import Attention
+from ncp.network.checkpoint import FORMAT, Checkpoint, read, save_model, write
+from tests.small_models import spec
 
-CONFIG = NCPConfig(h_width=4, h_depth=2, h_dim=4, width=4, g_depth=2, g_dim=4, f_depth=2)
+CONFIG = spec(h=(4, 2, 4), g=(4, 2, 4), f=(4, 2))
 MIXTURE = Mixture(CRP(0.7), GaussianKnownVariance(2))
 
 
 def header(**changes: Any) -> dict[str, Any]:
     return {
-        "format": 1,
+        "format": FORMAT,
         "version": "0",
         "model": CONFIG.to_dict(),
         "mixture": MIXTURE.to_dict(),
@@ -58,7 +60,7 @@ def test_a_model_comes_back_as_it_was(tmp_path: Path, mixture: Mixture | None) -
     model = NCP(CONFIG, mixture)
     save_model(tmp_path / "m.safetensors", model, step=3, metrics={"nll": 0.1})
     back = load_model(tmp_path / "m.safetensors")
-    assert back.config == CONFIG
+    assert back.spec == CONFIG
     assert back.mixture == mixture
     assert not back.training
     for name, tensor in model.state_dict().items():
@@ -119,8 +121,8 @@ def lies() -> dict[str, tuple[dict[str, Tensor], Any]]:
         "no tensors": ({}, header()),
         "a location of seven": (good | {"model.location": torch.zeros(7)}, header()),
         "a scale of zero": (good | {"model.scale": torch.tensor(0.0)}, header()),
-        "another format": (good, header(format=2)),
-        "a format in words": (good, header(format="1")),
+        "another format": (good, header(format=FORMAT + 1)),
+        "a format in words": (good, header(format=str(FORMAT))),
         "no format": (good, {}),
         "a list": (good, [1, 2]),
         "not JSON": (good, "{"),
@@ -131,14 +133,20 @@ def lies() -> dict[str, tuple[dict[str, Tensor], Any]]:
         "a mixture of words": (good, header(mixture={"prior": "a", "likelihood": 1, "sizes": 2})),
         "an unknown prior": (good, header(mixture=MIXTURE.to_dict() | {"prior": {"kind": "os"}})),
         "an unknown option": (good, header(model=model | {"dropout": 0.1})),
-        "a huge layer": (good, header(model=model | {"width": 10**12})),
+        "a huge layer": (good, header(model=model | {"g": {"width": 10**12}})),
+        "a large layer": (good, header(model=model | {"g": model["g"] | {"width": 2**14}})),
         "a huge observation": (good, header(model=model | {"event_shape": [10**12]})),
-        "a huge depth": (good, header(model=model | {"g_depth": 10**12})),
-        "a huge context": (good, header(model=model | {"context": 10**12})),
-        "half a layer": (good, header(model=model | {"width": 4.5})),
-        "a layer in words": (good, header(model=model | {"width": "wide"})),
-        "a list of layers": (good, header(model=model | {"width": [4]})),
+        "a huge depth": (good, header(model=model | {"g": model["g"] | {"depth": 10**12}})),
+        "a large depth": (good, header(model=model | {"g": model["g"] | {"depth": 2**14}})),
+        "a huge attention": (good, header(model=model | {"attention": {"blocks": 10**12}})),
+        "a large attention": (good, header(model=model | {"attention": {"blocks": 2**14}})),
+        "half a layer": (good, header(model=model | {"g": {"width": 4.5}})),
+        "a layer in words": (good, header(model=model | {"g": {"width": "wide"}})),
+        "a list of layers": (good, header(model=model | {"g": {"width": [4]}})),
+        "a part in words": (good, header(model=model | {"g": "deep"})),
+        "a part too few": (good, header(model=model | {"g": None})),
         "no encoder": (good, header(model=model | {"encoder": "os.system"})),
+        "an unknown encoder": (good, header(model=model | {"encoder": {"kind": "os.system"}})),
         "no shape": (good, header(model=model | {"event_shape": None})),
         "a mixture in 3-D": (
             good,
@@ -190,13 +198,22 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-KEYS = st.sampled_from(sorted(CONFIG.to_dict()))
+CHANGES = [(key,) for key in CONFIG.to_dict()]
+CHANGES += [(part, key) for part in ("encoder", "g", "f") for key in CONFIG.to_dict()[part]]
+CHANGES += [("attention", key) for key in Attention().to_dict()]
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
-@given(key=KEYS, value=PLAIN)
-def test_any_value_in_the_config_is_taken_or_refused(tmp_path: Path, key: str, value: Any) -> None:
-    head = header(model=CONFIG.to_dict() | {key: value})
+@given(path=st.sampled_from(CHANGES), value=PLAIN)
+def test_any_value_in_the_spec_is_taken_or_refused(
+    tmp_path: Path, path: tuple[str, ...], value: Any
+) -> None:
+    model = CONFIG.to_dict()
+    if len(path) == 2:
+        model[path[0]] = (model[path[0]] or {}) | {path[1]: value}
+    else:
+        model[path[0]] = value
+    head = header(model=model)
     try:
         load_model(put(tmp_path / "c", tensors(), head))
     except ValueError as error:

@@ -335,23 +335,19 @@ def test_models(capsys: pytest.CaptureFixture[str]) -> None:
 
 CONFIG = """
 name = "tiny"
-[mixture]
+log_every = 2
+validate_every = 6
+[generative]
 sizes = [5, 8]
 prior = { kind = "CRP", alpha = 0.7 }
 likelihood = { kind = "GaussianKnownVariance", dim = 1, prior_sd = 10.0, noise_sd = 1.0 }
-[model]
-h_width = 8
-h_depth = 2
-h_dim = 8
-width = 8
-g_depth = 2
-g_dim = 8
-f_depth = 2
-[training]
+[network]
+encoder = { kind = "MLPEncoder", width = 8, depth = 2, out = 8 }
+g = { width = 8, depth = 2, out = 8 }
+f = { width = 8, depth = 2 }
+[[phase]]
 steps = 6
 points_per_step = 60
-log_every = 2
-validate_every = 6
 """
 
 

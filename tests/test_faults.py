@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from ncp.model import NCP
-from ncp.network.checkpoint import load_model, read
+from ncp.model import load_model
+from ncp.network.checkpoint import read
+from ncp.network.network import Network
 from ncp.training import data
 from ncp.training.data import Sequences
 from ncp.training.loop import train
-from ncp.training.recipe import RunConfig
+from ncp.training.recipe import Recipe
 from ncp.training.state import checkpoints
 from tests.test_training import log_of, same, tiny
 
@@ -37,14 +38,14 @@ def go_on(plain: dict[str, Any], directory: str) -> None:
     """Start a run, or go on with it, in a process of its own."""
     torch.set_num_threads(1)
     train(
-        RunConfig.from_dict(plain),
+        Recipe.from_dict(plain),
         directory,
         resume=bool(checkpoints(Path(directory))),
         progress=False,
     )
 
 
-def start(run: RunConfig, directory: Path) -> BaseProcess:
+def start(run: Recipe, directory: Path) -> BaseProcess:
     process = FORK.Process(target=go_on, args=(run.to_dict(), str(directory)))
     process.start()
     return process
@@ -133,7 +134,7 @@ def log_of_some(directory: Path) -> list[str]:
 
 
 @pytest.fixture
-def half(tmp_path: Path) -> tuple[Path, NCP]:
+def half(tmp_path: Path) -> tuple[Path, Network]:
     """A run with checkpoints at steps 3, 4 and 5 of 8, and what it should become."""
     run = tiny(steps=8)
     whole = train(run, tmp_path / "whole", progress=False)
@@ -159,9 +160,9 @@ def spoil(path: Path, how: str) -> None:
         path.write_bytes(values)
     elif how == "another model":
         other = tiny().to_dict()
-        other["model"]["width"] = 16
+        other["network"]["g"]["width"] = 16
         directory = path.parent.parent / "other"
-        train(RunConfig.from_dict(other), directory, progress=False, seconds=0.0)
+        train(Recipe.from_dict(other), directory, progress=False, seconds=0.0)
         path.write_bytes(checkpoints(directory)[-1].read_bytes())
     elif how == "weights only":
         path.write_bytes((path.parent / "tiny.safetensors").read_bytes())
@@ -171,7 +172,7 @@ def spoil(path: Path, how: str) -> None:
     "how", ["truncated", "empty", "foreign", "not a number", "another model", "weights only"]
 )
 def test_a_spoilt_checkpoint_is_refused_and_the_one_before_used(
-    half: tuple[Path, NCP], how: str, capsys: pytest.CaptureFixture[str]
+    half: tuple[Path, Network], how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory, whole = half
     spoilt = checkpoints(directory)[-1]
@@ -182,7 +183,9 @@ def test_a_spoilt_checkpoint_is_refused_and_the_one_before_used(
     assert spoilt.with_suffix(".unreadable").exists()
 
 
-def test_good_checkpoints_outlive_any_number_of_newer_spoilt_ones(half: tuple[Path, NCP]) -> None:
+def test_good_checkpoints_outlive_any_number_of_newer_spoilt_ones(
+    half: tuple[Path, Network],
+) -> None:
     directory, _ = half
     for step in (100, 200, 300, 400):
         (directory / f"checkpoint-{step:08d}.safetensors").write_bytes(b"spoilt")
@@ -192,7 +195,7 @@ def test_good_checkpoints_outlive_any_number_of_newer_spoilt_ones(half: tuple[Pa
 
 
 def test_no_good_checkpoint_is_a_clear_error_that_touches_nothing(
-    half: tuple[Path, NCP], tmp_path: Path
+    half: tuple[Path, Network], tmp_path: Path
 ) -> None:
     directory, _ = half
     for path in checkpoints(directory):
@@ -205,7 +208,7 @@ def test_no_good_checkpoint_is_a_clear_error_that_touches_nothing(
 
 
 def test_a_jumping_clock_changes_nothing(
-    half: tuple[Path, NCP], monkeypatch: pytest.MonkeyPatch
+    half: tuple[Path, Network], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory, whole = half
     for i, path in enumerate(checkpoints(directory)):
@@ -221,7 +224,7 @@ def test_a_jumping_clock_changes_nothing(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
 def test_when_nothing_can_be_written_the_last_checkpoint_stays(
-    half: tuple[Path, NCP], monkeypatch: pytest.MonkeyPatch, number: int
+    half: tuple[Path, Network], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     directory, whole = half
 
@@ -281,7 +284,7 @@ def test_a_read_only_disk(disk: Path) -> None:
 def spoil_data(monkeypatch: pytest.MonkeyPatch, steps: range, rollbacks: range = range(1)) -> None:
     honest = data.draw
 
-    def draw(run: RunConfig, *key: int) -> list[Sequences]:
+    def draw(run: Recipe, *key: int) -> list[Sequences]:
         pieces = honest(run, *key)
         if key[0] in rollbacks and key[2] in steps:
             pieces[0].x[0, 0] = torch.nan
@@ -318,7 +321,7 @@ def test_bad_steps_in_a_row_roll_back_at_half_the_rate(
 def test_spoilt_weights_are_not_kept(tmp_path: Path) -> None:
     seen = []
 
-    def validate(model: NCP) -> dict[str, float]:
+    def validate(model: Network) -> dict[str, float]:
         seen.append(1)
         if len(seen) == 1:
             with torch.no_grad():
@@ -331,7 +334,7 @@ def test_spoilt_weights_are_not_kept(tmp_path: Path) -> None:
     assert all(bool(p.isfinite().all()) for p in model.parameters())
     assert read(checkpoints(tmp_path)[-1]).info["rollbacks"] == 1
     for path in [*checkpoints(tmp_path), tmp_path / "tiny.safetensors"]:
-        read(path).build()
+        read(path).build(Network)
 
 
 def test_a_hopeless_run_gives_up_and_leaves_its_last_good_checkpoint(
@@ -341,7 +344,7 @@ def test_a_hopeless_run_gives_up_and_leaves_its_last_good_checkpoint(
     with pytest.raises(RuntimeError, match="giving up"):
         train(tiny(checkpoint_seconds=0.0), tmp_path, progress=False)
     assert newest(tmp_path) == 4
-    read(checkpoints(tmp_path)[-1]).build()
+    read(checkpoints(tmp_path)[-1]).build(Network)
 
 
 def test_weights_that_overflow_are_neither_saved_nor_shipped(tmp_path: Path) -> None:
@@ -352,7 +355,7 @@ def test_weights_that_overflow_are_neither_saved_nor_shipped(tmp_path: Path) -> 
     assert not (tmp_path / "tiny.safetensors").exists()
 
 
-def explode(model: NCP) -> dict[str, float]:
+def explode(model: Network) -> dict[str, float]:
     with torch.no_grad():
         next(model.parameters()).mul_(torch.inf)
     return {}

@@ -15,12 +15,13 @@ from ncp.generative.model import Batch
 from ncp.generative.priors import CRP, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
 from ncp.generative.ring import Ring
 from ncp.generative.wishart import NormalInverseWishart
-from ncp.model import NCP, NCPConfig
+from ncp.network.network import Network
 from ncp.partitions import canonical, enumerate_partitions, is_canonical
 from ncp.training import targets as tail
 from ncp.training.data import Sequences, hard_examples, sequences
 from ncp.training.loss import objective, pairwise_loss
 from ncp.training.targets import tail_targets
+from tests.small_models import spec
 
 PRIORS: list[Prior] = [
     CRP(0.7),
@@ -34,11 +35,10 @@ CONJUGATE: list[Likelihood] = [
 ]
 
 
-def small() -> NCP:
-    config = NCPConfig(h_width=8, h_depth=2, h_dim=8, width=8, g_depth=2, g_dim=8, f_depth=2)
+def small() -> Network:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return NCP(config)
+        return Network(spec(2, h=(8, 2, 8), g=(8, 2, 8), f=(8, 2)))
 
 
 def drawn(
@@ -150,7 +150,7 @@ def test_bad_requests_are_refused(generator: torch.Generator) -> None:
 # -- gradients -----------------------------------------------------------------------------------
 
 
-def gradients(model: NCP, data: Sequences, group: int = 10) -> Tensor:
+def gradients(model: Network, data: Sequences, group: int = 10) -> Tensor:
     """One row for each group of data sets: the gradient of its loss."""
     rows = []
     for b in range(0, len(data.x), group):
@@ -276,7 +276,7 @@ def test_hard_examples_are_scored_at_their_exact_positions_only(generator: torch
         table = model.conditionals(data.x[b, data.orders[b, 0]], data.labels[b, 0])
         soft = targets[b, 0, :, : table.shape[1]]
         expected -= (soft * table[-2:].masked_fill(soft == 0, 0.0)).sum()
-    torch.testing.assert_close(objective(model, data, pairwise=True).loss, expected)
+    torch.testing.assert_close(objective(model, data, pairwise=1.0).loss, expected)
     assert objective(model, data.rows(slice(0, 1))).loss < objective(model, data).loss
 
 
@@ -306,7 +306,7 @@ def test_pairwise_loss_is_the_cross_entropy_of_same_cluster(generator: torch.Gen
                 terms.append(-torch.nn.functional.logsigmoid(sign * logit))
     expected = torch.stack(terms).mean() * 2 * 5
     torch.testing.assert_close(pairwise_loss(h, data), expected)
-    more = objective(model, data, pairwise=True).loss - objective(model, data).loss
+    more = objective(model, data, pairwise=1.0).loss - objective(model, data).loss
     torch.testing.assert_close(more, expected)
     # Probabilities of pairs take the place of the sampled labels.
     sampled = batch.labels[:, :, None] == batch.labels[:, None, :]

@@ -1,24 +1,26 @@
 """The blocks of h, g and f: layout, shapes, names."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
-from ncp.model import NCP, NCPConfig
-from ncp.network.blocks import (
+from ncp.model import NCP
+from ncp.network.blocks import Perceptron, PReLU, Residual, perceptron
+from ncp.network.encoder import (
     ConvEncoder,
-    PReLU,
-    Residual,
-    WaveLinear,
-    build_encoder,
-    encoder_names,
-    mlp,
-    register_encoder,
+    Convolutions,
+    Encoder,
+    FourierLinear,
+    MLPEncoder,
+    encoder_from_dict,
 )
+from ncp.network.network import NetworkSpec
 
 
-def test_mlp_has_the_papers_layers() -> None:
-    layers = list(mlp(2, 128, 5, 256))
+def test_a_perceptron_has_the_papers_layers() -> None:
+    layers = list(perceptron(2, Perceptron(128, 5, 256)))
     assert [type(layer) for layer in layers[::2]] == [nn.Linear] * 5
     assert [type(layer) for layer in layers[1::2]] == [PReLU] * 4
     shapes = [layer.weight.shape for layer in layers[::2] if isinstance(layer, nn.Linear)]
@@ -42,8 +44,8 @@ def test_prelu_and_its_gradient_are_torchs(slope: float, generator: torch.Genera
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_mlp_last_bias_is_optional() -> None:
-    layers = mlp(3, 4, 2, 1, bias=False)
+def test_the_last_bias_is_optional() -> None:
+    layers = perceptron(3, Perceptron(4, 2, 1), bias=False)
     assert len(layers) == 3
     assert isinstance(layers[0], nn.Linear)
     assert layers[0].bias is not None
@@ -51,8 +53,8 @@ def test_mlp_last_bias_is_optional() -> None:
     assert layers[-1].bias is None
 
 
-def test_residual_mlp_is_the_sum_it_says(generator: torch.Generator) -> None:
-    network = mlp(3, 8, 4, 2, residual=True).double()
+def test_a_residual_perceptron_is_the_sum_it_says(generator: torch.Generator) -> None:
+    network = perceptron(3, Perceptron(8, 4, 2, residual=True)).double()
     z = torch.randn(5, 3, generator=generator, dtype=torch.float64)
     first, activation, *blocks, last = network
     hidden = activation(first(z))
@@ -65,13 +67,13 @@ def test_residual_mlp_is_the_sum_it_says(generator: torch.Generator) -> None:
 
 @pytest.mark.parametrize("event_shape", [(28, 28), (1, 28, 28), (3, 20, 24)])
 def test_conv_encoder_maps_images_to_vectors(event_shape: tuple[int, ...]) -> None:
-    encoder = ConvEncoder(event_shape, 256, (10, 20))
+    encoder = ConvEncoder().build(event_shape)
     assert encoder(torch.rand(4, *event_shape)).shape == (4, 256)
 
 
 def test_conv_encoder_is_the_papers(generator: torch.Generator) -> None:
     """[conv + max-pool + ReLU] twice, fully connected to 256, ReLU, fully connected."""
-    encoder = ConvEncoder((28, 28), 32, (10, 20)).double()
+    encoder = Convolutions((28, 28), 32, (10, 20)).double()
     x = torch.rand(3, 28, 28, generator=generator, dtype=torch.float64)
     z = x[:, None]
     for conv in (encoder.conv1, encoder.conv2):
@@ -87,15 +89,15 @@ def test_conv_encoder_is_the_papers(generator: torch.Generator) -> None:
 
 def test_too_small_images_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 16 pixels"):
-        ConvEncoder((15, 28), 8, (2, 2))
-    ConvEncoder((16, 16), 8, (2, 2))
+        ConvEncoder(8, (2, 2)).build((15, 28))
+    ConvEncoder(8, (2, 2)).build((16, 16))
 
 
 def test_waves_are_octaves_beside_the_coordinates(generator: torch.Generator) -> None:
-    encoder = NCP(NCPConfig(event_shape=2, waves=3)).double().h
+    encoder = MLPEncoder(fourier_octaves=3).build((2,)).double()
     assert isinstance(encoder, nn.Sequential)
     first = encoder[0]
-    assert isinstance(first, WaveLinear)
+    assert isinstance(first, FourierLinear)
     x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
     features = [x]
     for wave in (torch.sin, torch.cos):
@@ -105,29 +107,39 @@ def test_waves_are_octaves_beside_the_coordinates(generator: torch.Generator) ->
     torch.testing.assert_close(first(x), expected)
 
 
-@pytest.mark.parametrize("waves", [-1, 17])
-def test_waves_are_a_few_octaves_of_vectors(waves: int) -> None:
-    with pytest.raises(ValueError, match="waves"):
-        NCPConfig(waves=waves)
-    with pytest.raises(ValueError, match="waves"):
-        NCPConfig(event_shape=(28, 28), encoder="conv", waves=1)
+@pytest.mark.parametrize("octaves", [-1, 17])
+def test_waves_are_a_few_octaves_of_vectors(octaves: int) -> None:
+    with pytest.raises(ValueError, match="fourier_octaves"):
+        MLPEncoder(fourier_octaves=octaves)
+    with pytest.raises(ValueError, match="fourier_octaves"):
+        encoder_from_dict({"kind": "ConvEncoder", "fourier_octaves": 1})
 
 
 def test_encoders_check_the_event_shape() -> None:
     with pytest.raises(ValueError, match="one-dimensional event_shape"):
-        build_encoder(NCPConfig(event_shape=(28, 28)))
+        MLPEncoder().build((28, 28))
     with pytest.raises(ValueError, match="height, width"):
-        build_encoder(NCPConfig(event_shape=(2,), encoder="conv"))
-    with pytest.raises(ValueError, match="one of"):
-        build_encoder(NCPConfig(encoder="transformer"))
+        ConvEncoder().build((2,))
+    with pytest.raises(ValueError, match=r"kind .*ConvEncoder.* but got 'Transformer'"):
+        encoder_from_dict({"kind": "Transformer"})
+
+
+@dataclass(frozen=True)
+class FlatLinear(Encoder):
+    """An encoder of a user's own."""
+
+    bias: bool = True
+
+    def build(self, event_shape: tuple[int, ...]) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(6, self.out, bias=self.bias))
 
 
 def test_a_users_encoder_is_known_by_name(generator: torch.Generator) -> None:
-    register_encoder(
-        "flat-linear", lambda config: nn.Sequential(nn.Flatten(), nn.Linear(6, config.h_dim))
-    )
-    assert "flat-linear" in encoder_names()
-    model = NCP(NCPConfig(event_shape=(2, 3), encoder="flat-linear", separate_q=True))
+    assert Encoder.registry["FlatLinear"] is FlatLinear
+    own = FlatLinear(9, bias=False)
+    assert encoder_from_dict(own.to_dict()) == own
+    model = NCP(NetworkSpec((2, 3), own, unassigned_encoder=FlatLinear(8)))
     x = torch.rand(4, 2, 3, generator=generator)
     assert model.conditionals(x, [0, 1, 0, 2]).shape == (4, 4)
-    assert {"h.1.weight", "q.1.weight"} <= set(model.state_dict())
+    assert {"h.1.weight", "q.1.weight", "q.1.bias"} <= set(model.state_dict())
+    assert "h.1.bias" not in model.state_dict()

@@ -13,9 +13,9 @@ import torch
 from experiments import figures as reproduce
 
 from ncp.generative import mnist as datasets
-from ncp.model import NCP, NCPConfig
+from ncp.model import NCP
 from ncp.posterior import Partitions
-from tests.small_models import gaussian
+from tests.small_models import gaussian, spec
 
 
 def digits() -> datasets.MNIST:
@@ -29,7 +29,7 @@ def load(name: str) -> NCP:
     if name == "mnist":
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return NCP(NCPConfig((28, 28), "conv", h_dim=16, width=16, g_dim=16)).eval()
+            return NCP(spec((28, 28), h=(4, 2, 16), g=(16, 2, 16), channels=(2, 4))).eval()
     return gaussian(1 if name == "gaussian-1d" else 2)
 
 

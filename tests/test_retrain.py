@@ -1,54 +1,59 @@
-"""`make retrain`: the stages of a model one after the other, each to its end."""
+"""`make retrain`: one recipe from nothing to the file that ships."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from ncp.checks.report import CheckReport, CheckRow
+from ncp.model import load_model
 from ncp.network.checkpoint import read
 from ncp.training.loop import train
-from ncp.training.recipe import RunConfig
+from ncp.training.recipe import Recipe
 
-CONFIG = """
+RECIPE = """
 name = "{name}"
-initial = "{initial}"
+log_every = 1
 
-[mixture]
+[generative]
 sizes = [3, 6]
 prior = {{ kind = "CRP", alpha = 0.7 }}
 likelihood = {{ kind = "GaussianKnownVariance", dim = 1 }}
 
-[model]
-h_width = 4
-h_depth = 2
-h_dim = 4
-width = 4
-g_depth = 2
-g_dim = 4
-f_depth = 2
+[network]
+encoder = {{ kind = "MLPEncoder", width = 4, depth = 2, out = 4 }}
+g = {{ width = 4, depth = 2, out = 4 }}
+f = {{ width = 4, depth = 2 }}
 
-[training]
-steps = 3
+[[phase]]
+steps = 2
 points_per_step = 20
+
+[[phase]]
+steps = 1
+pairwise = 1.0
 """
 
 
 @pytest.fixture
 def retrain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, with the configs of eleven stages of one model beside one of another."""
+    """The script, with recipes of two models, a check that takes no time, and its own places."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
     script = importlib.import_module("retrain")
+    export = importlib.import_module("export")
     monkeypatch.setattr(script, "HERE", tmp_path)
+    monkeypatch.setattr(export, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(export, "DIRECTORY", tmp_path)
+    report = CheckReport((CheckRow("calibration error", 0.25, "", None, ""),), {})
+    monkeypatch.setattr(export, "run_checks", lambda *model, plan: report)
     monkeypatch.chdir(tmp_path)
-    names = ["a", *(f"a-stage{i}" for i in range(2, 12))]
-    for before, name in zip(["", *names], [*names, "a-paper"], strict=True):
-        initial = f"runs/{before}/{before}.safetensors" if before and name != "a-paper" else ""
-        config = CONFIG.format(name=name, initial=initial)
-        (tmp_path / f"{name}.toml").write_text(config)
+    for name in ("a", "a-paper"):
+        (tmp_path / f"{name}.toml").write_text(RECIPE.format(name=name))
     return script
 
 
@@ -57,42 +62,50 @@ def run(script: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script.main()
 
 
-def test_stages_run_in_order_and_only_once(
+def test_from_nothing_to_the_file_that_ships(
     retrain: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert [path.stem for path in retrain.stages("a")][-2:] == ["a-stage10", "a-stage11"]
-    assert [path.stem for path in retrain.stages("a-paper")] == ["a-paper"]
     run(retrain, "a", monkeypatch)
-    last = Path("runs/a-stage11/a-stage11.safetensors")
-    before = last.stat().st_mtime_ns
-    run(retrain, "a", monkeypatch)
-    assert last.stat().st_mtime_ns == before
-    assert capsys.readouterr().out.count("is finished") == 11
+    info = read("a.safetensors").info
+    assert Recipe.from_dict(info["recipe"]) == Recipe.from_toml("a.toml")
+    assert info["step"] == 3
+    assert info["seconds"] > 0
+    assert info["quality"] == {"calibration error": 0.25}
+    assert {"commit", "metrics", "resumed"} <= set(info)
+    assert load_model("a.safetensors").mixture == Recipe.from_toml("a.toml").generative
+    log = [json.loads(line) for line in Path("logs/a.log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log if "nll" in line] == [1, 2, 3]
+    trained = Path("runs/a/a.safetensors")
+    before = trained.stat().st_mtime_ns
+    run(retrain, "a", monkeypatch)  # nothing left to train
+    assert trained.stat().st_mtime_ns == before
+    assert capsys.readouterr().out.count("is finished") == 1
 
 
-def test_no_stage_starts_before_the_one_before_it_is_done(
+def test_a_run_that_was_stopped_goes_on_and_does_not_ship_before_its_end(
     retrain: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as stopping:
         stopping.setattr(
             retrain,
             "train",
-            lambda run, directory, resume: train(
-                run, directory, resume=resume, progress=False, seconds=0.0
+            lambda recipe, directory, resume: train(
+                recipe, directory, resume=resume, progress=False, seconds=0.0
             ),
         )
         with pytest.raises(SystemExit, match="stopped; the same command goes on"):
             run(retrain, "a", stopping)
-    first = Path("runs/a/a.safetensors")
-    assert read(first).info["step"] < 3
-    assert not Path("runs/a-stage2").exists()
+    trained = Path("runs/a/a.safetensors")
+    assert read(trained).info["step"] < 3
+    with pytest.raises(SystemExit, match="runs/a is not finished"):
+        retrain.export(Path("runs/a"))
+    assert not Path("a.safetensors").exists()
     run(retrain, "a", monkeypatch)
-    assert read(first).info["step"] == 3
-    assert RunConfig.from_dict(read(first).info["run"]).name == "a"
-    assert Path("runs/a-stage11").exists()
+    assert read(trained).info["step"] == 3
+    assert read("a.safetensors").info["resumed"] == [1]
 
 
-@pytest.mark.parametrize("name", ["", "b", "a-stage"])
+@pytest.mark.parametrize("name", ["", "b", "a-pap"])
 def test_other_models_are_refused(
     retrain: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

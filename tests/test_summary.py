@@ -385,7 +385,27 @@ def test_assignment_and_confidence(seed: int) -> None:
                 assert table[i, k] == pytest.approx(matrix[i, others].mean())
     alone = [w[u] for u in range(25) if (rows[u] == rows[u, 0]).sum() == 1]
     assert table[0, 0] == pytest.approx(sum(alone))
-    np.testing.assert_array_equal(confidence(estimate, rows, w), table[np.arange(30), canonical])
+
+
+def test_confidence_is_the_overlap_to_expect(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, w = chain_draws(rng, 30, 25)
+    estimate = rng.integers(0, 4, 30)
+    expected = np.zeros(30)
+    for row, weight in zip(rows, w, strict=True):
+        for i in range(30):
+            own, other = estimate == estimate[i], row == row[i]
+            expected[i] += weight * (own & other).sum() / (own | other).sum()
+    np.testing.assert_allclose(confidence(estimate, rows, w), expected)
+
+
+def test_confidence_falls_for_merges_and_for_splits() -> None:
+    estimate = [0, 0, 0, 1, 1, 1]
+    assert confidence(estimate, [estimate]).tolist() == [1.0] * 6
+    merged = confidence(estimate, [estimate, [0] * 6], [0.74, 0.26])
+    np.testing.assert_allclose(merged, 0.74 + 0.26 / 2)
+    split = confidence(estimate, [estimate, [0, 1, 2, 3, 3, 3]], [0.74, 0.26])
+    np.testing.assert_allclose(split, [0.74 + 0.26 / 3] * 3 + [1.0] * 3)
 
 
 def test_summary_tells_the_story(seed: int) -> None:

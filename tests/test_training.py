@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,37 +22,42 @@ from ncp.generative.labelled import LabelledArrays
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.inference.exact import exact_similarity, posterior
-from ncp.model import NCP, NCPConfig
-from ncp.network.blocks import AttentionBlock
-from ncp.network.checkpoint import load_model, read, save_model
+from ncp.model import load_model
+from ncp.network.checkpoint import read
+from ncp.network.network import Network, NetworkSpec
 from ncp.training import loss
 from ncp.training.data import draw, micro_batches, stream
 from ncp.training.distributed import sum_gradients
 from ncp.training.loop import launch, train
 from ncp.training.loss import accumulate
 from ncp.training.monitors import held_out, permutation_spread
-from ncp.training.recipe import RunConfig, TrainingConfig
-from ncp.training.state import Trainer, checkpoints
+from ncp.training.recipe import Phase, Recipe
+from ncp.training.state import Trainer, checkpoints, locked
+from tests.small_models import spec
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+SMALL = spec(2, h=(8, 2, 8), g=(8, 2, 8), f=(8, 2))
+OF_A_RECIPE = {"log_every", "validate_every", "checkpoint_seconds", "prefetch"}
 
 
-def tiny(**changes: Any) -> RunConfig:
-    """A run of a few milliseconds a step."""
-    few = {"steps": 12, "points_per_step": 60, "sizes_per_step": 2, "warmup": 2, "log_every": 3}
-    sizes = {"h_width": 8, "h_depth": 2, "h_dim": 8, "width": 8, "g_depth": 2, "g_dim": 8}
-    return RunConfig.from_dict(
+def tiny(**changes: Any) -> Recipe:
+    """A recipe of a few milliseconds a step; changes of its only phase, or of the recipe itself."""
+    few = {"steps": 12, "points_per_step": 60, "sizes_per_step": 2, "warmup": 2}
+    own = {"log_every": 3, "validate_every": 6}
+    own |= {key: changes.pop(key) for key in set(changes) & OF_A_RECIPE}
+    return Recipe.from_dict(
         {
             "name": "tiny",
             "seed": 3,
-            "mixture": {
+            "generative": {
                 "sizes": [3, 12],
                 "prior": {"kind": "CRP", "alpha": 0.7},
                 "likelihood": {"kind": "GaussianKnownVariance", "dim": 2, "prior_sd": 10.0},
             },
-            "model": sizes | {"f_depth": 2},
-            "training": few | {"validate_every": 6} | changes,
+            "network": SMALL.to_dict(),
+            "phase": [few | changes],
+            **own,
         }
     )
 
@@ -61,12 +66,12 @@ def log_of(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
 
 
-def same(a: NCP, b: NCP) -> bool:
+def same(a: Network, b: Network) -> bool:
     pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
     return all(torch.equal(x, y) for x, y in pairs)
 
 
-def flat_gradient(model: NCP) -> torch.Tensor:
+def flat_gradient(model: Network) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
@@ -75,12 +80,12 @@ def flat_gradient(model: NCP) -> torch.Tensor:
 
 def test_a_run_is_rebuilt_from_its_plain_dict() -> None:
     run = tiny(rao_blackwell=2, ema=0.9)
-    assert RunConfig.from_dict(json.loads(json.dumps(run.to_dict()))) == run
+    assert Recipe.from_dict(json.loads(json.dumps(run.to_dict()))) == run
 
 
 def test_every_experiment_can_be_read() -> None:
     paths = sorted((ROOT / "experiments").glob("*.toml"))
-    assert [RunConfig.from_toml(path).name for path in paths] == [path.stem for path in paths]
+    assert [Recipe.from_toml(path).name for path in paths] == [path.stem for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,8 @@ def test_every_experiment_can_be_read() -> None:
         {"learning_rate": -1.0},
         {"ema": 1.0},
         {"schedule": "linear"},
-        {"prefetch": 1},
+        {"prefetch": True},
+        {"prefetch": -1},
         {"points_per_step": 0},
         {"datasets_per_step": 3},
         {"orders": 0},
@@ -107,10 +113,17 @@ def test_every_experiment_can_be_read() -> None:
         {"small_sizes": 1.5},
         {"hard_examples": 1.5, "rao_blackwell": 1},
         {"hard_examples": 0.5},
+        {"sizes": [3]},
+        {"sizes": [4, 3]},
+        {"sizes": [3, 4.0]},
+        {"sizes": [2, 4]},
+        {"sizes": [3, 13]},
+        {"sizes": 4},
+        {"pairwise": -1.0},
     ],
     ids=str,
 )
-def test_wrong_training_options_are_refused(changes: dict[str, Any]) -> None:
+def test_wrong_phases_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         tiny(**changes)
 
@@ -123,19 +136,21 @@ def test_wrong_training_options_are_refused(changes: dict[str, Any]) -> None:
         {"name": 3},
         {"seed": -1},
         {"seed": "x"},
-        {"initial": 3},
-        {"model": {"widht": 3}},
-        {"model": {"width": "x"}},
-        {"model": 3},
-        {"training": [1]},
-        {"mixture": 3},
-        {"mixture": {"sizes": [3, 4]}},
+        {"initial": "runs/tiny/tiny.safetensors"},
+        {"network": {"h": 3}},
+        {"network": {"g": {"width": "x"}}},
+        {"network": 3},
+        {"phase": [1]},
+        {"phase": []},
+        {"phase": {"steps": 3}},
+        {"generative": 3},
+        {"generative": {"sizes": [3, 4]}},
     ],
     ids=str,
 )
-def test_wrong_runs_are_refused(changes: dict[str, Any]) -> None:
+def test_wrong_recipes_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Expected"):
-        RunConfig.from_dict(tiny().to_dict() | changes)
+        Recipe.from_dict(tiny().to_dict() | changes)
 
 
 ANYTHING = st.recursive(
@@ -143,44 +158,82 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-KEYS = [(one,) for one in tiny().to_dict()] + [
-    (table, key) for table in ("mixture", "training") for key in tiny().to_dict()[table]
-]
+KEYS: list[tuple[Any, ...]] = [(one,) for one in tiny().to_dict()]
+KEYS += [("generative", key) for key in tiny().to_dict()["generative"]]
+KEYS += [("phase", 0, key) for key in tiny().to_dict()["phase"][0]]
 
 
 @settings(max_examples=100, deadline=None)
 @given(path=st.sampled_from(KEYS), value=ANYTHING)
-def test_any_value_in_a_config_is_taken_or_refused(path: tuple[str, ...], value: Any) -> None:
-    plain = tiny().to_dict()
-    inner = plain if len(path) == 1 else plain[path[0]]
+def test_any_value_in_a_recipe_is_taken_or_refused(path: tuple[Any, ...], value: Any) -> None:
+    plain: Any = tiny().to_dict()
+    inner = plain
+    for key in path[:-1]:
+        inner = inner[key]
     inner[path[-1]] = value
     with suppress(ValueError):
-        RunConfig.from_dict(plain)
+        Recipe.from_dict(plain)
 
 
 def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
     for content in (b"name = ", b"\xff\xfe", b"name = 'x'"):
         (tmp_path / "c.toml").write_bytes(content)
         with pytest.raises(ValueError, match="Expected"):
-            RunConfig.from_toml(tmp_path / "c.toml")
+            Recipe.from_toml(tmp_path / "c.toml")
 
 
 def test_exact_targets_need_a_density() -> None:
     arrays = LabelledArrays(torch.rand(9, 2), torch.arange(9))
     with pytest.raises(ValueError, match="conjugate or has a density"):
-        replace(tiny(rao_blackwell=1), mixture=Mixture(CRP(0.7), arrays))
+        replace(tiny(rao_blackwell=1), generative=Mixture(CRP(0.7), arrays))
+
+
+def test_a_phase_has_what_it_does_not_say_from_the_one_before() -> None:
+    plain = tiny(rao_blackwell=2, ema=0.9).to_dict()
+    plain["phase"] += [
+        {"steps": 5, "sizes": [3, 6], "datasets_per_step": 8},
+        {"schedule": "constant", "points_per_step": 100},
+    ]
+    recipe = Recipe.from_dict(plain)
+    first, second, third = recipe.phases
+    assert second == replace(first, steps=5, sizes=(3, 6), datasets_per_step=8, points_per_step=0)
+    assert third == replace(second, schedule="constant", points_per_step=100, datasets_per_step=0)
+    assert recipe.steps == 12 + 5 + 5
+    found = [recipe.at(step) for step in (0, 11, 12, 16, 17, 21, 22)]
+    assert [phase for phase, _ in found] == [first] * 2 + [second] * 2 + [third] * 3
+    assert [step for _, step in found] == [0, 11, 0, 4, 0, 4, 5]
+    assert recipe.sizes_of(first) == (3, 12)
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+    back = replace(recipe, phases=(second, first))  # from given sizes to none
+    assert Recipe.from_dict(json.loads(json.dumps(back.to_dict()))) == back
+
+
+def test_each_phase_draws_and_learns_in_its_own_way(tmp_path: Path) -> None:
+    plain = tiny(steps=4, schedule="constant", warmup=0, learning_rate=1e-3)
+    (phase,) = plain.phases
+    other = replace(phase, sizes=(3, 4), learning_rate=1e-4, ema=0.0)
+    recipe = replace(plain, phases=(phase, other), log_every=1)
+    sizes = [{piece.x.shape[1] for piece in draw(recipe, 0, 0, step)} for step in range(8)]
+    assert max(set().union(*sizes[:4])) > 4
+    assert max(set().union(*sizes[4:])) <= 4
+    model = train(recipe, tmp_path, progress=False)
+    rates = [line["learning_rate"] for line in log_of(tmp_path) if "nll" in line]
+    assert rates == [1e-3] * 4 + [1e-4] * 4
+    last = read(checkpoints(tmp_path)[-1])  # no average in the last phase: the weights themselves
+    assert all(torch.equal(last.weights[name], p) for name, p in model.named_parameters())
 
 
 def test_schedules() -> None:
-    paper = TrainingConfig(schedule="paper", learning_rate=1e-4)
+    paper = Phase(schedule="paper", learning_rate=1e-4)
     assert [paper.rate(s) for s in (0, 999)] == [1e-4, 1e-4]
     assert [paper.rate(s) for s in (1000, 10**6)] == pytest.approx([1e-5, 1e-5])
-    cosine = TrainingConfig(steps=1000, warmup=100, learning_rate=1e-3, final_learning_rate=1e-5)
+    cosine = Phase(steps=1000, warmup=100, learning_rate=1e-3, final_learning_rate=1e-5)
     assert cosine.rate(0) == pytest.approx(1e-5)
     assert cosine.rate(99) == pytest.approx(1e-3)
     assert cosine.rate(550) == pytest.approx((1e-3 + 1e-5) / 2)
     assert cosine.rate(1000) == pytest.approx(1e-5)
-    assert TrainingConfig(schedule="constant", learning_rate=0.1).rate(10**6) == 0.1
+    assert Phase(schedule="constant", learning_rate=0.1).rate(10**6) == 0.1
+    assert Phase(schedule="constant", learning_rate=0.1, warmup=10).rate(0) == pytest.approx(0.01)
 
 
 # -- data ----------------------------------------------------------------------------------------
@@ -226,12 +279,12 @@ def test_micro_batches_hold_all_data_sets_once() -> None:
 
 def test_gradients_do_not_depend_on_the_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny(points_per_step=300, rao_blackwell=2)
-    model = NCP(run.model, run.mixture).double()
+    model = Network(run.network, run.generative).double()
     found = []
     for limit in (10**9, 50):
         monkeypatch.setattr(loss, "CHUNK", limit)
         model.zero_grad()
-        tally = sum_gradients(model, accumulate(model, draw(run, 0, 0, 0), pairwise=True), None)
+        tally = sum_gradients(model, accumulate(model, draw(run, 0, 0, 0), pairwise=1.0), None)
         found.append(flat_gradient(model))
     assert tally.points == sum(p.labels.numel() for p in draw(run, 0, 0, 0))
     torch.testing.assert_close(found[0], found[1])
@@ -248,7 +301,7 @@ def test_a_run_leaves_a_log_checkpoints_and_weights(tmp_path: Path) -> None:
     assert same(load_model(tmp_path / "tiny.safetensors"), model)
     shipped = read(tmp_path / "tiny.safetensors")
     assert shipped.state == {}
-    assert shipped.info["run"] == json.loads(json.dumps(run.to_dict()))
+    assert shipped.info["recipe"] == json.loads(json.dumps(run.to_dict()))
     assert shipped.info["step"] == 12
     assert set(shipped.info["metrics"]) >= {"held_out_nll", "held_out_tv", "held_out_ess", "layers"}
     lines = log_of(tmp_path)
@@ -279,10 +332,26 @@ def test_stopping_and_resuming_changes_nothing(tmp_path: Path) -> None:
     assert same(whole, again)
 
 
-def test_prefetching_changes_nothing(tmp_path: Path) -> None:
-    plain = train(tiny(), tmp_path / "plain", progress=False)
-    ahead = train(tiny(prefetch=True), tmp_path / "ahead", progress=False)
-    assert same(plain, ahead)
+def test_a_resumed_run_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tiny(), tmp_path, progress=False, seconds=0.0)
+    train(tiny(), tmp_path, progress=False, seconds=0.0, resume=True)
+    assert capsys.readouterr().out == ""
+    train(tiny(), tmp_path, progress=True, resume=True)
+    assert f"Resuming {tmp_path} after step 2 of 12" in capsys.readouterr().out.replace("\n", "")
+    assert [line["step"] for line in log_of(tmp_path) if "resumed" in line] == [1, 2]
+    assert read(tmp_path / "tiny.safetensors").info["resumed"] == [1, 2]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_processes_do_not_train_one_run(tmp_path: Path, resume: bool) -> None:
+    train(tiny(log_every=1), tmp_path / "run", progress=False, seconds=0.0)
+    before = (tmp_path / "run" / "log.jsonl").read_bytes()
+    with locked(tmp_path / "run") as ours:
+        assert ours
+        with pytest.raises(ValueError, match=r"no other process trains but '.*run' is in use"):
+            train(tiny(log_every=1), tmp_path / "run", progress=False, resume=resume)
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == before
+    train(tiny(log_every=1), tmp_path / "run", progress=False, resume=True)
 
 
 def test_the_log_is_cut_back_to_the_checkpoint_on_resume(tmp_path: Path) -> None:
@@ -296,7 +365,7 @@ def test_the_log_is_cut_back_to_the_checkpoint_on_resume(tmp_path: Path) -> None
 def test_the_average_follows_the_weights(tmp_path: Path) -> None:
     trainer = Trainer(tiny(ema=0.5), tmp_path)
     start = [p.detach().clone() for p in trainer.model.parameters()]
-    assert trainer.advance(draw(trainer.run, 0, 0, 0)) is not None
+    assert trainer.advance(draw(trainer.recipe, 0, 0, 0)) is not None
     assert trainer.average is not None
     decay = min(0.5, 2 / 11)
     for before, now, mean in zip(
@@ -311,7 +380,7 @@ def test_clipping_bounds_the_gradient(tmp_path: Path) -> None:
     norms = {}
     for clip in (0.0, 1e-3):
         trainer = Trainer(tiny(clip=clip), tmp_path)
-        result = trainer.advance(draw(trainer.run, 0, 0, 0))
+        result = trainer.advance(draw(trainer.recipe, 0, 0, 0))
         assert result is not None
         norms[clip] = float(flat_gradient(trainer.model).norm())
         reported = result["gradient_norm"]
@@ -319,21 +388,24 @@ def test_clipping_bounds_the_gradient(tmp_path: Path) -> None:
     assert norms[1e-3] == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_the_pairwise_term_acts_on_its_steps_only(tmp_path: Path) -> None:
-    on, off = Trainer(tiny(pairwise_steps=1), tmp_path), Trainer(tiny(), tmp_path)
+def test_the_pairwise_term_acts_in_its_phase_only(tmp_path: Path) -> None:
+    plain = tiny(schedule="constant", warmup=0)
+    (phase,) = plain.phases
+    two_phases = replace(plain, phases=(replace(phase, steps=1, pairwise=1.0), phase))
+    on, off = Trainer(two_phases, tmp_path), Trainer(plain, tmp_path)
     for trainer in (on, off):
-        trainer.advance(draw(trainer.run, 0, 0, 0))
+        trainer.advance(draw(trainer.recipe, 0, 0, 0))
     assert not same(on.model, off.model)
     off.model.load_state_dict(on.model.state_dict())
     off.optimizer.load_state_dict(deepcopy(on.optimizer.state_dict()))
     for trainer in (on, off):
-        trainer.advance(draw(trainer.run, 0, 0, 1))
+        trainer.advance(draw(trainer.recipe, 0, 0, 1))
     assert same(on.model, off.model)
 
 
 def test_monitors_of_a_symmetric_model_and_of_the_exact_one() -> None:
     run = tiny()
-    model = NCP(run.model, run.mixture)
+    model = Network(run.network, run.generative)
     spread = permutation_spread(model, run, 1)
     assert spread["permutation_variance"] > 0
     with torch.no_grad():
@@ -392,7 +464,7 @@ def test_small_data_sets_have_exact_targets_everywhere() -> None:
             assert piece.targets is None
             continue
         assert piece.targets is not None
-        exact = posterior(piece.x[-1, piece.orders[-1, 0]], run.mixture.given())
+        exact = posterior(piece.x[-1, piece.orders[-1, 0]], run.generative.given())
         p = np.exp(exact.log_prob)
         labels = piece.labels[-1, 0].numpy()
         for position in range(1, n):
@@ -407,7 +479,7 @@ def test_small_data_sets_have_exact_targets_everywhere() -> None:
 def test_the_sizes_with_exact_targets_have_a_share_of_their_own() -> None:
     run = tiny(exact_up_to=6, exact_sizes=0.75, sizes_per_step=400, points_per_step=1200)
     sizes = np.array([piece.x.shape[1] for piece in draw(run, 0, 0, 0)])
-    low, high = run.mixture.sizes
+    low, high = run.generative.sizes
     for n in range(low, high + 1):
         expected = 0.75 / (7 - low) * (n <= 6) + 0.25 / (high + 1 - low)
         assert abs((sizes == n).mean() - expected) < 4 * (expected / 400) ** 0.5
@@ -423,59 +495,20 @@ def test_hard_examples_are_a_share_of_the_sizes(tmp_path: Path) -> None:
 
 
 def test_small_data_sets_have_exact_pairs() -> None:
-    run = tiny(exact_up_to=6, pairwise_steps=1, small_sizes=1.0, sizes_per_step=20)
+    run = tiny(exact_up_to=6, pairwise=1.0, small_sizes=1.0, sizes_per_step=20)
     pieces = draw(run, 0, 0, 0)
     assert {piece.same is None for piece in pieces} == {True, False}
     for piece in pieces:
         assert (piece.same is None) == (piece.x.shape[1] > 6)
         if piece.same is not None:
-            torch.testing.assert_close(piece.same, exact_similarity(piece.x, run.mixture.given()))
-
-
-def test_a_run_starts_from_other_weights(tmp_path: Path) -> None:
-    first = train(tiny(steps=3), tmp_path / "first", progress=False)
-    weights = str(tmp_path / "first" / "tiny.safetensors")
-    again = replace(tiny(), initial=weights)
-    assert RunConfig.from_dict(again.to_dict()) == again
-    assert same(Trainer(again, tmp_path / "again").best, first)
-    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    rows = [[0, 0, 1, 0, 2, 1]]
-    for added in (
-        {"context": 1},
-        {"waves": 3},
-        {"context": 1, "waves": 3, "product_in_f": True},
-        {"context": 1, "means_in_f": True, "distances": 3},
-    ):
-        config = NCPConfig.from_dict(again.model.to_dict() | added)
-        more = replace(again, model=config)
-        start = Trainer(more, tmp_path / "more").best
-        torch.testing.assert_close(start.log_prob(x, rows), first.log_prob(x, rows))
-    assert start.context is not None
-    for weight in (start.context.out.weight, start.f[0].weight):  # context counts, in both ways
-        torch.nn.init.normal_(
-            cast(torch.Tensor, weight), generator=torch.Generator().manual_seed(1)
-        )
-    save_model(tmp_path / "more.safetensors", start)
-    deeper = replace(more, model=replace(more.model, context=3))
-    deeper = replace(deeper, initial=str(tmp_path / "more.safetensors"))
-    deeper = replace(deeper, model=replace(deeper.model, product_in_f=True))
-    grown = Trainer(deeper, tmp_path / "deeper").best
-    torch.testing.assert_close(grown.log_prob(x, rows), start.log_prob(x, rows))
-    block = cast(AttentionBlock, start.context.blocks[0])
-    torch.nn.init.ones_(block.narrow.weight)  # and the context does count
-    assert not torch.allclose(grown.log_prob(x, rows), start.log_prob(x, rows), atol=0.1)
-    wider = {"model": replace(again.model, width=12)}
-    less = {"initial": str(tmp_path / "more.safetensors")}
-    for other in (wider, less):
-        with pytest.raises(ValueError, match="Expected the run's model in the initial checkpoint"):
-            Trainer(replace(again, **other), tmp_path / "other")
-    with pytest.raises(ValueError, match="does not exist"):
-        Trainer(replace(again, initial="nowhere"), tmp_path / "nowhere")
+            torch.testing.assert_close(
+                piece.same, exact_similarity(piece.x, run.generative.given())
+            )
 
 
 def test_the_loss_falls_in_seconds(tmp_path: Path) -> None:
     run = tiny(steps=60, points_per_step=300, learning_rate=1e-2, validate_every=100, ema=0.0)
-    before = held_out(NCP(run.model, run.mixture), run)["held_out_nll"]
+    before = held_out(Network(run.network, run.generative), run)["held_out_nll"]
     train(run, tmp_path, progress=False)
     assert held_out(load_model(tmp_path / "tiny.safetensors"), run)["held_out_nll"] < 0.8 * before
 
@@ -489,18 +522,28 @@ def test_launch_refuses_what_it_cannot_do(tmp_path: Path) -> None:
             launch(tiny(), tmp_path, **wrong)
 
 
+def test_launch_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    launch(tiny(), tmp_path / "one", accelerator="cpu", progress=False)
+    with pytest.raises(ImportError, match=r"\[train-distributed\]"):
+        launch(tiny(), tmp_path / "two", accelerator="cpu", devices=2)
+
+
 def test_launch_on_one_cpu_is_train(tmp_path: Path) -> None:
     alone = train(tiny(), tmp_path / "a", progress=False)
     launched = launch(tiny(), tmp_path / "b", accelerator="cpu", progress=False)
     assert same(alone, launched)
 
 
-@pytest.mark.parametrize("model", [{}, {"context": 1, "means_in_f": True, "distances": 3}])
-def test_bfloat16_products(model: dict[str, int], tmp_path: Path) -> None:
-    run = tiny(steps=3)
-    run = replace(run, model=NCPConfig.from_dict(run.model.to_dict() | model))
-    network = launch(run, tmp_path, accelerator="cpu", precision="bf16-mixed", progress=False)
-    assert all(p.dtype == torch.float32 for p in network.parameters())
+@pytest.mark.parametrize(
+    "network",
+    [SMALL, spec(2, h=(8, 2, 8), attention=(1, 8, 8, 3), sees=("pairs",), pooling="mean")],
+    ids=["the paper's", "attention"],
+)
+def test_bfloat16_products(network: NetworkSpec, tmp_path: Path) -> None:
+    run = replace(tiny(steps=3), network=network)
+    model = launch(run, tmp_path, accelerator="cpu", precision="bf16-mixed", progress=False)
+    assert all(p.dtype == torch.float32 for p in model.parameters())
     assert read(checkpoints(tmp_path)[-1]).info["step"] == 3
 
 
@@ -576,7 +619,7 @@ def test_launch_starts_two_processes(tmp_path: Path, by: tuple[str, ...]) -> Non
 
 @pytest.mark.slow
 def test_two_minutes_of_the_fast_recipe(tmp_path: Path) -> None:
-    run = RunConfig.from_toml(ROOT / "experiments" / "gaussian-2d.toml")
+    run = Recipe.from_toml(ROOT / "experiments" / "gaussian-2d.toml")
     model = train(run, tmp_path, progress=False, seconds=120.0)
     lines = [line for line in log_of(tmp_path) if "nll" in line]
     quarter = len(lines) // 4

@@ -14,7 +14,7 @@ from ncp.training.distributed import sum_gradients
 from ncp.training.loop import train
 from ncp.training.loss import accumulate
 from ncp.training.monitors import held_out_nll
-from ncp.training.recipe import RunConfig
+from ncp.training.recipe import Recipe
 from ncp.training.state import Trainer, checkpoints
 from tests.test_training import flat_gradient, tiny
 
@@ -36,7 +36,7 @@ def gradients_on_a_fixed_batch(fabric: Fabric) -> dict[str, float]:
     }
 
 
-def two(points: int, steps: int = 60) -> RunConfig:
+def two(points: int, steps: int = 60) -> Recipe:
     more = {"learning_rate": 1e-2, "ema": 0.0, "validate_every": 1000}
     return tiny(steps=steps, points_per_step=points, **more)
 
@@ -49,10 +49,10 @@ def main(directory: Path) -> None:
 
     honest = data.draw
 
-    def sometimes_bad(run: RunConfig, *key: int) -> list[Sequences]:
-        pieces = honest(run, *key)
+    def sometimes_bad(recipe: Recipe, *key: int) -> list[Sequences]:
+        pieces = honest(recipe, *key)
         # One process only: a single step, or all of a short run until it is rolled back.
-        if key[1] == 1 and (key[2] == 4 or (run.training.steps == 9 and key[0] == 0)):
+        if key[1] == 1 and (key[2] == 4 or (recipe.steps == 9 and key[0] == 0)):
             pieces[0] = pieces[0]._replace(x=pieces[0].x * torch.nan)
         return pieces
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from ncp.clustering.cluster import cluster as cluster
     from ncp.clustering.estimator import NCPClusterer as NCPClusterer
     from ncp.clustering.result import Clustering as Clustering
+    from ncp.generative.conditioned import ConditionedModel as ConditionedModel
+    from ncp.generative.conditioned import Range as Range
     from ncp.generative.gaussian import GaussianKnownVariance as GaussianKnownVariance
+    from ncp.generative.gaussian_family import GaussianFamily as GaussianFamily
     from ncp.generative.labelled import LabelledArrays as LabelledArrays
     from ncp.generative.laplace import LaplaceNoise as LaplaceNoise
     from ncp.generative.likelihood import ConjugateLikelihood as ConjugateLikelihood
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
     from ncp.network.network import NetworkSpec as NetworkSpec
     from ncp.posterior import Partitions as Partitions
     from ncp.training.loop import train as train
-    from ncp.training.recipe import RunConfig as RunConfig
-    from ncp.training.recipe import TrainingConfig as TrainingConfig
+    from ncp.training.recipe import Phase as Phase
+    from ncp.training.recipe import Recipe as Recipe
 
 __version__ = "0.1.0"
 
@@ -45,7 +48,9 @@ _HOMES = {
     "clustering.cluster": ("cluster",),
     "clustering.estimator": ("NCPClusterer",),
     "clustering.result": ("Clustering",),
+    "generative.conditioned": ("ConditionedModel", "Range"),
     "generative.gaussian": ("GaussianKnownVariance",),
+    "generative.gaussian_family": ("GaussianFamily",),
     "generative.labelled": ("LabelledArrays",),
     "generative.laplace": ("LaplaceNoise",),
     "generative.likelihood": ("ConjugateLikelihood", "DensityLikelihood", "Likelihood"),
@@ -62,7 +67,7 @@ _HOMES = {
     "generative.tables": ("TabularMixture",),
     "generative.wishart": ("NormalInverseWishart",),
     "training.loop": ("train",),
-    "training.recipe": ("RunConfig", "TrainingConfig"),
+    "training.recipe": ("Phase", "Recipe"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

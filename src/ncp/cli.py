@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ncp.checks.plan import CheckPlan
     from ncp.clustering.batch import Job
     from ncp.generative.model import GenerativeModel
-    from ncp.training.recipe import RunConfig
+    from ncp.training.recipe import Recipe
 
 BAD_INPUT, SOME_FAILED, CHECK_FAILED, BUG, INTERRUPTED = 3, 4, 5, 70, 130
 TABLE_ROWS = 20  # printed
@@ -377,10 +377,10 @@ def train(
     from ncp.generative.mnist import attach_arrays
     from ncp.training.loop import launch
 
-    run, directory = _run_config(config, resume, out)
-    attach_arrays(run.mixture)
+    recipe, directory = _recipe(config, resume, out)
+    attach_arrays(recipe.generative)
     launch(
-        run,
+        recipe,
         directory,
         devices=devices,
         nodes=nodes,
@@ -391,15 +391,13 @@ def train(
         seconds=seconds,
     )
     if not quiet and os.environ.get("RANK", "0") == "0":
-        path = directory / f"{run.name}.safetensors"
+        path = directory / f"{recipe.name}.safetensors"
         _console().print(f"Weights in {path}; try: ncp check {path}", soft_wrap=True)
 
 
-def _run_config(
-    config: Path | None, resume: Path | None, out: Path | None
-) -> tuple[RunConfig, Path]:
+def _recipe(config: Path | None, resume: Path | None, out: Path | None) -> tuple[Recipe, Path]:
     from ncp.network.checkpoint import read
-    from ncp.training.recipe import RunConfig
+    from ncp.training.recipe import Recipe
     from ncp.training.state import checkpoints
 
     if (config is None) == (resume is None):
@@ -407,12 +405,12 @@ def _run_config(
     if config is not None:
         if not config.is_file():
             raise ValueError(f"{config}: there is no such file")
-        run = RunConfig.from_toml(config)
-        return run, out or Path("runs") / run.name
+        recipe = Recipe.from_toml(config)
+        return recipe, out or Path("runs") / recipe.name
     assert resume is not None
     for path in reversed(checkpoints(resume)):
         with suppress(ValueError, KeyError):  # a damaged checkpoint: an older one will do
-            return RunConfig.from_dict(read(path).info["run"]), resume
+            return Recipe.from_dict(read(path).info["recipe"]), resume
     raise ValueError(f"{resume}: holds no checkpoint that can be read")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -249,10 +250,11 @@ def _files(item: Item, result: Clustering, model_name: str, format: str, report:
     summary["labels"] = str(directory / f"labels.{format}")
     summary["report"] = str(directory / "report.html") if report else None
     files = {
-        f"labels.{format}": labels_file(result.to_pandas(), format),
+        f"labels.{format}": labels_file(result.to_pandas()[["cluster", "confidence"]], format),
         "samples.npz": samples_file(result.posterior.to_numpy(), result.index, result.samples),
     }
     if report:
-        files["report.html"] = result.report(item.name).encode()
+        command = f"ncp cluster {shlex.quote(item.source)}"
+        files["report.html"] = result.report(item.name, command).encode()
     files["summary.json"] = summary_file(summary)
     return files

@@ -16,16 +16,18 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 import numpy as np
-from jaxtyping import Float64, Int, Int64
+from jaxtyping import Int, Int64
 
+from ncp.clustering.assign import ASSIGN_ROWS, Scorer
 from ncp.clustering.prepare import Prepared, Range, Settings, column_names, prepare
-from ncp.clustering.result import ASSIGN_ROWS, Clustering, Scorer
+from ncp.clustering.result import Clustering, number_by_size
 from ncp.inference.finish import Goal
 from ncp.inference.importance import resample_counts
 from ncp.model import NCP, load
 from ncp.network.pretrained import DEFAULT, short_name
 from ncp.output.words import exact_sentence, weights_sentence
 from ncp.posterior import Partitions
+from ncp.summary.assignment import confidence
 from ncp.summary.estimate import Estimator
 from ncp.summary.summary import summarise
 
@@ -95,7 +97,7 @@ def cluster_many(
             posteriors[i] = posterior
     each = (time.monotonic() - started) / max(1, len(xs))
     return [
-        _answer(column_names(x, p.table), network, name, how, p, posterior, each, progress)
+        _answer(x, network, name, how, p, posterior, each, progress)
         for x, p, posterior in zip(xs, prepared, posteriors, strict=True)
     ]
 
@@ -105,7 +107,7 @@ def _sampling_progress(progress: Progress) -> Callable[[int, int], None]:
 
 
 def _answer(
-    columns: tuple[str, ...],
+    x: Any,
     model: NCP,
     name: str,
     settings: Settings,
@@ -126,34 +128,26 @@ def _answer(
         n_restarts=16 if n <= 300 else 4,
     )
     labels = np.full(len(table), -1)
-    confidence = np.full(len(table), np.nan)
     labels[prepared.index] = summary.estimate.labels
-    confidence[prepared.index] = summary.confidence
+    sure = np.full(len(table), np.nan)
+    sure[prepared.index] = summary.confidence
     rest = np.setdiff1d(np.flatnonzero(prepared.usable), prepared.index)
-    most = KEPT_SAMPLES
-    if len(rest):
-        width = int(posterior.labels.max()) + 2
-        most = int(np.clip(ASSIGN_CANDIDATES // (len(rest) * width), 4, KEPT_SAMPLES))
-    scorer = Scorer.choose(prepared, posterior, summary.estimate.labels, most)
-    samples = posterior.expand().astype(np.int16)
-    if posterior.log_weights is not None:
-        counts = resample_counts(posterior.weights, posterior.n_samples, seed=settings.seed)
-        samples = np.repeat(posterior.labels.astype(np.int16), counts, axis=0)
+    scorer = Scorer.choose(prepared, posterior, summary.estimate.labels, _kept(posterior, rest))
+    samples = _everywhere(_equal_samples(posterior, settings.seed), prepared.index, len(table))
     if len(rest):
         samples = _complete(
-            model, scorer, table, prepared.index, rest, labels, confidence, settings.seed, progress
+            model, scorer, table, prepared.index, rest, labels, settings.seed, progress
         )
-    elif len(prepared.index) < len(table):
-        everything = np.full((len(samples), len(table)), -1, dtype=np.int16)
-        everything[:, prepared.index] = samples
-        samples = everything
+        sure[prepared.usable] = confidence(labels[prepared.usable], samples[:, prepared.usable])
+    names = number_by_size(labels)
+    estimate = replace(summary.estimate, labels=names[summary.estimate.labels])
     return Clustering(
         table=table,
-        columns=columns,
-        labels=labels,
-        confidence=confidence,
+        columns=column_names(x, table),
+        labels=names[labels],
+        confidence=sure,
         posterior=posterior,
-        summary=summary,
+        summary=replace(summary, estimate=estimate),
         index=prepared.index,
         samples=samples,
         notes=prepared.notes,
@@ -162,8 +156,35 @@ def _answer(
         model_name=name,
         settings=settings,
         seconds=seconds + time.monotonic() - started,
-        scorer=scorer,
+        scorer=replace(scorer, estimate=estimate.labels),
+        frame=x if hasattr(x, "columns") else None,
     )
+
+
+def _kept(posterior: Partitions, rest: np.ndarray) -> int:
+    """How many samples further rows are scored under: fewer, if there are many rows."""
+    width = int(posterior.labels.max()) + 2
+    affordable = ASSIGN_CANDIDATES // max(1, len(rest) * width)
+    return int(np.clip(affordable, 4, KEPT_SAMPLES))
+
+
+def _equal_samples(posterior: Partitions, seed: int | None) -> Int[np.ndarray, "S n"]:
+    """As many samples as there are, of equal weight."""
+    counts = posterior.counts
+    if posterior.log_weights is not None:
+        counts = resample_counts(posterior.weights, posterior.n_samples, seed=seed)
+    return np.repeat(posterior.labels.astype(np.int16), counts, axis=0)
+
+
+def _everywhere(
+    samples: Int[np.ndarray, "S n"], index: np.ndarray, n_rows: int
+) -> Int[np.ndarray, "S N"]:
+    """Samples of some rows as samples of all, with -1 for the others."""
+    if len(index) == n_rows:
+        return samples
+    everything = np.full((len(samples), n_rows), -1, dtype=np.int16)
+    everything[:, index] = samples
+    return everything
 
 
 def make_exact(
@@ -213,11 +234,10 @@ def _complete(
     index: np.ndarray,
     rest: np.ndarray,
     labels: Int64[np.ndarray, " N"],
-    confidence: Float64[np.ndarray, " N"],
     seed: int | None,
     progress: Progress | None,
 ) -> Int[np.ndarray, "S N"]:
-    """Fill in labels and confidence of the rest; returns completed samples of all rows."""
+    """Fill in labels of the rest; returns completed samples of all rows."""
     rng = np.random.default_rng(seed)
     row = resample_counts(scorer.weights, KEPT_SAMPLES, seed=0)
     samples = np.full((int(row.sum()), len(table)), -1, dtype=np.int16)
@@ -231,9 +251,7 @@ def _complete(
             for d in range(count):
                 u = rng.random((len(here), 1)) * cumulative[:, -1:]
                 samples[s + d, here] = (u >= cumulative).sum(1)
-        joint = scorer.carry_over(each)[:, :-1]
-        labels[here] = joint.argmax(1)
-        confidence[here] = joint.max(1)
+        labels[here] = scorer.carry_over(each)[:, :-1].argmax(1)
         if progress is not None:
             progress("assigning", min(start + ASSIGN_ROWS, len(rest)), len(rest))
     return samples

@@ -1,28 +1,25 @@
-r"""What a user holds of a clustered table: labels, confidence, samples, and what they say.
+"""What a user holds of a clustered table: labels, confidence, samples, and what they say.
 
-New rows are scored by `Scorer` as if each came next after the clustered ones,
+Clusters are numbered by size, the largest is 0. Answers about pairs of rows come from the samples,
 
-    p_s(j) = p(c_i = j | c^s, x),
+    P(i and j share a cluster) = sum_s w_s [c^s_i = c^s_j],
 
-under a limited number of samples c^s, and carried over to the clusters of the point estimate a,
-
-    P(i joins k) = sum_s w_s sum_j p_s(j) n^s_jk / n^s_j,     n^s_jk = #{m: c^s_m = j, a_m = k},
-
-with one more column for "a new cluster". These rows sum to one.
+with their importance weights where there are any; for tables too large to be clustered at once,
+from the samples that were completed by assignment, which have equal weights.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float64, Int, Int64
 
+from ncp.clustering.assign import Scorer
 from ncp.clustering.prepare import (
-    Preparation,
-    Prepared,
     Settings,
     as_rows,
     check_shape,
@@ -30,24 +27,33 @@ from ncp.clustering.prepare import (
     find_columns,
     preprocessing_of,
 )
+from ncp.clustering.profile import traits, typical_rows
 from ncp.files import write_atomically
-from ncp.inference.importance import resample_counts
 from ncp.model import NCP
 from ncp.output import words
+from ncp.output.payload import Column
 from ncp.posterior import Partitions
+from ncp.summary.distance import expected_loss
 from ncp.summary.similarity import similarity
 from ncp.summary.summary import Summary
 
 if TYPE_CHECKING:
+    from arviz import InferenceData
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
-    from ncp.output.report import ReportData
+    from ncp.output.report import Card, ReportData
 
-__all__ = ["ASSIGN_ROWS", "Clustering", "Scorer"]
+__all__ = ["Clustering"]
 
-ASSIGN_ROWS = 20_000  # new rows prepared at once
-LARGEST_MATRIX = 1000  # points of the similarity matrix that is drawn
+LARGEST_SIMILARITY = 20_000  # rows of a matrix of all pairs
+MOST_SHOWN = 1000  # rows in the pictures of a report
+LEAST_SHOWN = 10  # of every cluster, if it has so many
+MOST_COLUMNS = 40  # in a report
+MOST_TRAITS = 5  # of a cluster, in a report
+ENOUGH_FOR_K = 5  # samples with K clusters that their best partition is chosen from
+MOST_COMPARED = 50  # of them, compared with each other
+DOUBTFUL = 0.9  # confidence below which a row is called doubtful
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,22 +61,28 @@ class Clustering:
     """A clustered table.
 
     Attributes:
-        table: The data as given, `(N, P)`.
+        table: The data as numbers, `(N, P)`; `(N, 0)` if it was saved without.
         columns: Names of its columns.
-        labels: The point estimate, `(N,)`; -1 for rows that were left out for missing values.
-        confidence: Probability that a row belongs to its cluster, `(N,)`; NaN for label -1.
+        labels: The point estimate, `(N,)`, numbered by size; -1 for rows that were left out for
+            missing values.
+        confidence: How sure that is, `(N,)`: the overlap to expect of a row's cluster with its
+            cluster in a sample (`ncp.summary.assignment.confidence`); NaN for label -1.
         posterior: The samples, of the rows `index`.
         summary: What they say.
         index: The rows that were clustered at once, `(n,)`; all usable ones unless N is large.
-        samples: Samples of all rows, `(S, N)`; for a large table a few, completed by assignment.
+        samples: Samples of all rows, of equal weight, `(S, N)`; for a large table a few,
+            completed by assignment.
         notes: What was done to the data.
         warnings: What looks unlike the data the model was trained on.
         model: The network.
         model_name: Its name.
         settings: How it was run.
         seconds: How long it took.
+        scorer: What scores further rows.
+        frame: The data frame as it was given, if it was one.
+        names: What the rows are called; by default by the frame's index, or numbers from 1.
 
-    Printed, it says in words what was found.
+    Printed, it says in words what was found; in a notebook it shows it, too.
     """
 
     table: np.ndarray
@@ -88,6 +100,10 @@ class Clustering:
     settings: Settings
     seconds: float
     scorer: Scorer = field(repr=False)
+    frame: Any = field(default=None, repr=False)
+    names: tuple[str, ...] | None = field(default=None, repr=False)
+
+    # -- numbers -----------------------------------------------------------------------------------
 
     @property
     def n_points(self) -> int:
@@ -101,13 +117,30 @@ class Clustering:
 
     @property
     def sizes(self) -> Int64[np.ndarray, " clusters"]:
-        """The sizes of the clusters of the point estimate."""
+        """The sizes of the clusters of the point estimate, the largest first."""
         return np.bincount(self.labels[self.labels >= 0], minlength=self.n_clusters)
 
     @property
     def is_partial(self) -> bool:
         """Whether only some of the rows were clustered at once."""
         return len(self.index) < int((self.labels >= 0).sum())
+
+    @property
+    def n_draws(self) -> float:
+        """How many independent draws the samples are worth."""
+        return self.posterior.report.ess
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """What the rows are called."""
+        if self.names is not None:
+            return self.names
+        index = getattr(self.frame, "index", None)
+        if index is None or type(index).__name__ == "RangeIndex":
+            return tuple(str(i + 1) for i in range(self.n_points))
+        return tuple(str(name) for name in index)
+
+    # -- new rows ----------------------------------------------------------------------------------
 
     def predict_proba(self, x: Any) -> Float64[np.ndarray, "M K1"]:
         """Probabilities of new rows joining each cluster; the last column is "a new cluster".
@@ -119,16 +152,134 @@ class Clustering:
             rows = rows[:, find_columns(column_names(x, rows), self.columns)]
         if preprocessing_of(self.model) is None:
             check_shape(self.model, rows)
-        parts = [
-            self.scorer.joint(self.model, rows[i : i + ASSIGN_ROWS])
-            for i in range(0, len(rows), ASSIGN_ROWS)
-        ]
-        return np.concatenate(parts)
+        return self.scorer.joint(self.model, rows)
 
-    @property
-    def n_draws(self) -> float:
-        """How many independent draws the samples are worth."""
-        return self.posterior.report.ess
+    def predict(self, x: Any) -> Int64[np.ndarray, " M"]:
+        """The most probable cluster of new rows; -1 for those that fit none ("a new cluster")."""
+        p = self.predict_proba(x)
+        best = p.argmax(axis=1)
+        return np.where(best == p.shape[1] - 1, -1, best)
+
+    # -- pairs of rows -----------------------------------------------------------------------------
+
+    def probability_together(self, i: Any, j: Any = None) -> Any:
+        """Probability that rows share a cluster.
+
+        Args:
+            i: A row, by position or by its label in the frame's index, or several.
+            j: The same; left out, it is all rows.
+
+        Returns:
+            A number for two rows, `(N,)` for one row and all, or a matrix with a line for each
+            row of i. NaN where a row was left out.
+        """
+        first = self._positions(i)
+        second = np.arange(self.n_points) if j is None else self._positions(j)
+        labels, weights = self._draws()
+        same = np.zeros((len(first), len(second)))
+        for row, weight in zip(labels, weights, strict=True):
+            same += weight * (row[first, None] == row[second])
+        same = np.minimum(same, 1.0)
+        same[self.labels[first] < 0] = np.nan
+        same[:, self.labels[second] < 0] = np.nan
+        same = same[:, 0] if _is_one(j) else same
+        same = same[0] if _is_one(i) else same
+        return float(same) if same.ndim == 0 else same
+
+    def similarity(self, rows: Any = None) -> Float64[np.ndarray, "M M"]:
+        """Probability that two rows share a cluster, for all pairs of the given rows.
+
+        Args:
+            rows: By position or label; all of them when left out.
+        """
+        at = np.arange(self.n_points) if rows is None else self._positions(rows)
+        if len(at) > LARGEST_SIMILARITY:
+            raise ValueError(
+                f"Expected at most {LARGEST_SIMILARITY} rows for a matrix of all pairs but got "
+                f"{len(at)}; choose rows"
+            )
+        labels, weights = self._draws()
+        usable = np.flatnonzero(self.labels[at] >= 0)
+        matrix = np.full((len(at), len(at)), np.nan)
+        matrix[np.ix_(usable, usable)] = similarity(labels[:, at[usable]], weights)
+        return matrix
+
+    def _draws(self) -> tuple[np.ndarray, np.ndarray]:
+        """Samples of all rows with their weights, as exact as there are."""
+        if self.is_partial:
+            return self.samples, np.full(len(self.samples), 1 / len(self.samples))
+        labels = np.full((len(self.posterior), self.n_points), -1)
+        labels[:, self.index] = self.posterior.labels
+        return labels, self.posterior.weights
+
+    def _positions(self, rows: Any) -> Int64[np.ndarray, " M"]:
+        several = [rows] if _is_one(rows) else list(rows)
+        return np.array([self._position(row) for row in several], dtype=np.int64)
+
+    def _position(self, row: Any) -> int:
+        if isinstance(row, int | np.integer) and not isinstance(row, bool):
+            if not -self.n_points <= row < self.n_points:
+                raise ValueError(f"Expected a row below {self.n_points} but got {row}")
+            return int(row) % self.n_points
+        names = self.row_names
+        if names.count(str(row)) != 1:
+            raise ValueError(f"Expected a row's position or its unique label but got {row!r}")
+        return names.index(str(row))
+
+    # -- partitions --------------------------------------------------------------------------------
+
+    def best(self, n_clusters: int) -> Int64[np.ndarray, " N"]:
+        """The best partition with so many clusters: the sample nearest to all others with as many.
+
+        Args:
+            n_clusters: A number that enough of the samples have.
+
+        Returns:
+            Labels numbered by size, `(N,)`; -1 for rows that were left out.
+        """
+        usable = self.labels >= 0
+        samples = self.samples[:, usable]
+        k = samples.max(axis=1) + 1
+        chosen = samples[k == n_clusters]
+        if len(chosen) < ENOUGH_FOR_K:
+            known = [str(value) for value in np.unique(k) if (k == value).sum() >= ENOUGH_FOR_K]
+            raise ValueError(
+                f"Expected n_clusters among {', '.join(known) or 'none'}, which enough of the "
+                f"{len(k)} samples have, but got {n_clusters}"
+            )
+        some = np.random.default_rng(0).permutation(len(chosen))[:MOST_COMPARED]
+        compared = chosen[some].astype(np.int64)
+        losses = [expected_loss(one, compared) for one in compared]
+        labels = np.full(self.n_points, -1)
+        labels[usable] = compared[int(np.argmin(losses))]
+        return np.asarray(number_by_size(labels)[labels])
+
+    def profile(self) -> DataFrame:
+        """What distinguishes the clusters: a line for each cluster and column, by effect size.
+
+        The columns of the frame are `cluster`, `column`, `level` (of a category), `mean` (or the
+        share of the level), `others` (the same of all other rows) and `effect` (Cohen's d, or h
+        for shares; in standard deviations).
+        """
+        from pandas import DataFrame
+
+        found = traits(self._columns(), self.labels)
+        lines = [
+            (k, t.column, t.level, t.inside[0], t.outside[0], t.effect)
+            for k, some in enumerate(found)
+            for t in some
+        ]
+        names = ["cluster", "column", "level", "mean", "others", "effect"]
+        return DataFrame(lines, columns=names)
+
+    def _columns(self) -> tuple[Column, ...]:
+        if self.table.ndim > 2:
+            return ()
+        return tuple(
+            Column(name, values) for name, values in zip(self.columns, self.table.T, strict=False)
+        )
+
+    # -- words -------------------------------------------------------------------------------------
 
     def words(self) -> list[str]:
         """What was found, sentence by sentence."""
@@ -152,19 +303,44 @@ class Clustering:
     def __repr__(self) -> str:
         partial = f", {len(self.index)} of them at once" if self.is_partial else ""
         head = (
-            f"Clustering of {self.n_points} rows by {self.model_name}: "
-            f"{self.posterior.n_samples} samples{partial}, {self.seconds:.1f} s"
+            f"Clustering of {words.count(self.n_points, 'row')} by {self.model_name}: "
+            f"{words.count(self.posterior.n_samples, 'sample')}{partial}, {self.seconds:.1f} s"
         )
         return "\n".join(
             [head, *self.words(), self.trust(), *self.notes]
             + [f"Warning: {warning}" for warning in self.warnings]
         )
 
+    def _repr_html_(self) -> str:
+        from ncp.output.report import summary_html
+
+        return summary_html(self._report_data("Clustering", "", most=300))
+
+    # -- other forms -------------------------------------------------------------------------------
+
     def to_pandas(self) -> DataFrame:
-        """One line a row: its cluster and how sure that is."""
+        """The table with the caller's index and columns, and each row's cluster and confidence."""
         from pandas import DataFrame
 
-        return DataFrame({"cluster": self.labels, "confidence": self.confidence})
+        found = {"cluster": self.labels, "confidence": self.confidence}
+        if self.frame is not None:
+            return DataFrame(self.frame).assign(**found)
+        flat = self.table.reshape(len(self.table), -1)
+        if flat.shape[1] != len(self.columns):
+            return DataFrame(found)
+        return DataFrame(flat, columns=list(self.columns)).assign(**found)
+
+    def to_arviz(self) -> InferenceData:
+        """An ArviZ ``InferenceData`` of one chain: labels and n_clusters of every sample."""
+        from arviz import from_dict
+
+        usable = self.labels >= 0
+        k = self.samples[:, usable].max(axis=1) + 1
+        return from_dict(
+            posterior={"labels": self.samples[None], "n_clusters": k[None]},
+            dims={"labels": ["row"]},
+            coords={"row": list(self.row_names)},
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The summary, plain, for JSON."""
@@ -172,7 +348,7 @@ class Clustering:
         low, high = k.interval(0.95)
         plain: dict[str, Any] = {
             "n_points": self.n_points,
-            "n_columns": int(np.prod(self.table.shape[1:])),
+            "n_columns": len(self.columns),
             "columns": list(self.columns),
             "n_clusters": self.n_clusters,
             "sizes": self.sizes.tolist(),
@@ -213,6 +389,8 @@ class Clustering:
             }
         return plain
 
+    # -- pictures ----------------------------------------------------------------------------------
+
     def plot(self, ax: Axes | None = None) -> Axes:
         """The data, coloured by cluster, on their leading principal axes."""
         from ncp.output.plots import clusters
@@ -223,43 +401,100 @@ class Clustering:
             ax = pyplot.gca()
         return clusters(ax, self.table, self.labels, self.confidence, self.columns)
 
-    def report(self, title: str = "Clusters") -> str:
-        """The self-contained HTML report."""
+    def report(self, title: str = "Clusters", command: str = "ncp cluster FILE") -> str:
+        """The self-contained HTML report.
+
+        Args:
+            title: Its heading, usually the name of the data.
+            command: The command line that made it, which the report offers to complete.
+        """
         from ncp.output.report import report
 
-        return report(self._report_data(title))
+        return report(self._report_data(title, command))
 
-    def write_report(self, path: str | os.PathLike[str], title: str = "Clusters") -> None:
-        """Write the self-contained HTML report."""
-        write_atomically(path, self.report(title).encode())
+    def write_report(
+        self,
+        path: str | os.PathLike[str],
+        title: str = "Clusters",
+        command: str = "ncp cluster FILE",
+    ) -> None:
+        """Write the self-contained HTML report; see `report`."""
+        write_atomically(path, self.report(title, command).encode())
 
-    def _report_data(self, title: str) -> ReportData:
+    def _report_data(self, title: str, command: str, most: int = MOST_SHOWN) -> ReportData:
+        from ncp.output.plots import project_2d
         from ncp.output.report import ReportData
 
-        ball = self.summary.ball
-        clusters = int(ball.upper[0].max()) + 1, int(ball.lower[0].max()) + 1
-        ball_words = words.ball_sentence(ball.mass, ball.radius, ball.loss, clusters)
-        rows = np.arange(self.posterior.n_points)
-        if len(rows) > LARGEST_MATRIX:
-            rows = np.sort(np.random.default_rng(0).choice(rows, LARGEST_MATRIX, replace=False))
+        columns = self._columns()
+        found = traits(columns, self.labels)
+        place, axis_names = project_2d(self.table, self.columns)
+        shown = self._shown(most)
         return ReportData(
             title=title,
             model_name=self.model_name,
-            table=self.table,
-            columns=self.columns,
+            command=command,
+            names=self.row_names,
+            axes=tuple(Column(name, v) for name, v in zip(axis_names, place.T, strict=True)),
+            columns=_telling(columns, found),
+            n_columns=len(self.columns),
             labels=self.labels,
             confidence=self.confidence,
             samples=self.samples,
-            shown=self.index[rows],
-            similarity=similarity(self.posterior.labels[:, rows], self.posterior.weights),
+            shown=shown,
+            similarity=self.similarity(shown),
             k=self.summary.n_clusters,
             n_draws=self.n_draws,
+            cards=self._cards(found),
+            best=self._best_by_k(),
             sentences=tuple(self.words()),
-            trust=(self.trust(), ball_words),
+            trust=(self.trust(), self._ball_words()),
             notes=self.notes,
             warnings=self.warnings,
             about=self._about(),
         )
+
+    def _shown(self, most: int) -> Int64[np.ndarray, " n"]:
+        """Rows to draw: all, or a random part with some of every cluster."""
+        if self.n_points <= most:
+            return np.arange(self.n_points)
+        order = np.random.default_rng(0).permutation(self.n_points)
+        rank = np.empty(self.n_points, dtype=np.int64)  # of a row among those of its cluster
+        for k in range(-1, self.n_clusters):
+            here = order[self.labels[order] == k]
+            rank[here] = np.arange(len(here))
+        first = np.argsort(rank[order] >= LEAST_SHOWN, kind="stable")
+        return np.sort(order[first][:most])
+
+    def _cards(self, found: Sequence[Sequence[Any]]) -> tuple[Card, ...]:
+        from ncp.output.report import Card
+
+        typical = typical_rows(self.table, self.labels)
+        cards = []
+        for k, size in enumerate(self.sizes):
+            rows = np.flatnonzero(self.labels == k)
+            sure = self.confidence[rows]
+            doubtful = rows[np.argsort(sure, kind="stable")[:3]]
+            doubtful = doubtful[self.confidence[doubtful] < DOUBTFUL]
+            cards.append(
+                Card(
+                    size=int(size),
+                    confidence=float(sure.mean()),
+                    traits=tuple(found[k][:MOST_TRAITS]) if found else (),
+                    typical=typical[k],
+                    doubtful=tuple(doubtful.tolist()),
+                )
+            )
+        return tuple(cards)
+
+    def _best_by_k(self) -> dict[int, Int64[np.ndarray, " N"]]:
+        k = self.samples[:, self.labels >= 0].max(axis=1) + 1
+        values, counts = np.unique(k, return_counts=True)
+        return {int(v): self.best(int(v)) for v in values[counts >= ENOUGH_FOR_K]}
+
+    def _ball_words(self) -> str:
+        ball = self.summary.ball
+        clusters = int(ball.upper[0].max()) + 1, int(ball.lower[0].max()) + 1
+        return words.ball_sentence(ball.mass, ball.radius, ball.loss, clusters)
 
     def _about(self) -> str:
         from ncp import __version__
@@ -272,51 +507,30 @@ class Clustering:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Scorer:
-    """What scores further rows: some of the samples, and the estimate they are carried over to.
+def number_by_size(labels: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " K1"]:
+    """New names of the labels 0, 1, ..., -1 such that the largest cluster is 0.
 
-    Attributes:
-        preparation: Brings further rows to the model's units.
-        features: Of the n rows that were clustered, `(n, *event)`.
-        labels: Some samples of their partitions, `(s, n)`.
-        weights: Of the samples, summing to one, `(s,)`.
-        estimate: The point estimate's labels, `(n,)`.
+    Example:
+        >>> labels = np.array([0, 1, 1, 2, 2, -1])
+        >>> number_by_size(labels)[labels]
+        array([ 2,  0,  0,  1,  1, -1])
     """
+    sizes = np.bincount(labels[labels >= 0])
+    names = np.full(len(sizes) + 1, -1)
+    names[np.argsort(-sizes, kind="stable")] = np.arange(len(sizes))
+    return names
 
-    preparation: Preparation
-    features: np.ndarray
-    labels: Int64[np.ndarray, "s n"]
-    weights: Float64[np.ndarray, " s"]
-    estimate: Int64[np.ndarray, " n"]
 
-    @classmethod
-    def choose(
-        cls, prepared: Prepared, posterior: Partitions, estimate: np.ndarray, most: int
-    ) -> Scorer:
-        """With at most `most` of the samples, drawn by their weights."""
-        counts = resample_counts(posterior.weights, most, seed=0)
-        chosen = np.flatnonzero(counts)
-        labels, weights = posterior.labels[chosen], counts[chosen] / counts.sum()
-        return cls(prepared.preparation, prepared.features, labels, weights, estimate)
+def _is_one(rows: Any) -> bool:
+    return rows is not None and (isinstance(rows, str) or not hasattr(rows, "__len__"))
 
-    def each(self, model: NCP, rows: np.ndarray) -> list[np.ndarray]:
-        """p_s(j), for every sample s, of rows `(M, P)` in the caller's units."""
-        features = self.preparation.apply(rows)
-        found = model.assign_each(features, self.features, self.labels, mutual=False)
-        return [chances.cpu().numpy() for chances in found]
 
-    def carry_over(self, each: list[np.ndarray]) -> Float64[np.ndarray, "M K1"]:
-        """The mean over samples of p_s, carried over to the estimate's clusters."""
-        n_clusters = int(self.estimate.max()) + 1
-        total = np.zeros((len(each[0]), n_clusters + 1))
-        for p, labels, weight in zip(each, self.labels, self.weights, strict=True):
-            shared = np.zeros((int(labels.max()) + 1, n_clusters))
-            np.add.at(shared, (labels, self.estimate), 1.0)
-            total[:, :-1] += weight * p[:, :-1] @ (shared / shared.sum(1, keepdims=True))
-            total[:, -1] += weight * p[:, -1]
-        return total
-
-    def joint(self, model: NCP, rows: np.ndarray) -> Float64[np.ndarray, "M K1"]:
-        """P(i joins k) of the module's docstring."""
-        return self.carry_over(self.each(model, rows))
+def _telling(columns: Sequence[Column], found: Sequence[Sequence[Any]]) -> tuple[Column, ...]:
+    """The columns that tell the clusters apart best, in their order."""
+    if len(columns) <= MOST_COLUMNS:
+        return tuple(columns)
+    largest: dict[str, float] = {}
+    for trait in (trait for some in found for trait in some):
+        largest[trait.column] = max(largest.get(trait.column, 0.0), abs(trait.effect))
+    order = sorted(range(len(columns)), key=lambda i: -largest.get(columns[i].name, 0.0))
+    return tuple(columns[i] for i in sorted(order[:MOST_COLUMNS]))

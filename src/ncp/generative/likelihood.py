@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -41,6 +41,8 @@ __all__ = [
 ]
 
 LOG_2PI = math.log(2 * math.pi)
+
+AnyLikelihood = TypeVar("AnyLikelihood", bound="Likelihood")
 
 
 class Likelihood(ABC):
@@ -121,6 +123,14 @@ class Likelihood(ABC):
         if not bool(torch.isfinite(x).all()):
             raise ValueError("Expected finite points but got NaN or infinity")
         return x.double()
+
+    def rows(self: AnyLikelihood, index: Int64[Tensor, " m"]) -> AnyLikelihood:
+        """The same for some data sets of a batch: itself, unless it differs between them.
+
+        One that differs holds parameters of shape (B,), along the first axis of what its methods
+        are given; ``index`` chooses among the B, and may repeat them.
+        """
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict from which `likelihood_from_dict` makes an equal likelihood."""

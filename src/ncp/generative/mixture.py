@@ -10,7 +10,7 @@ that a checkpoint carries.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -134,6 +134,13 @@ class Mixture(GenerativeModel):
         if hyperparameters is not None:
             raise ValueError("Expected no hyper-parameters for a mixture, which is one already")
         return self
+
+    def rows(self, index: Int64[Tensor, " m"]) -> Mixture:
+        """The same for some of the data sets, where prior or likelihood differ between them."""
+        prior, likelihood = self.prior.rows(index), self.likelihood.rows(index)
+        if prior is self.prior and likelihood is self.likelihood:
+            return self
+        return replace(self, prior=prior, likelihood=likelihood)
 
     def log_joint(self, x: ArrayLike, labels: ArrayLike) -> Float64[Tensor, "*batch"]:
         """log p(c, x) = log p(c) + log p(x | c), for many label rows of one data set.

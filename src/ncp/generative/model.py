@@ -12,9 +12,10 @@ Three more abilities are optional, and are asked for by name, never by class:
   targets given the parameters and Markov chains;
 * a preprocessing (`GenerativeModel.preprocessing`) that turns any numeric table into points.
 
-Both densities are those of the `Mixture` that `GenerativeModel.given` returns. A model of one's
-own is a frozen dataclass with ``sizes``, ``event_shape`` and `sample`; its class name makes it
-loadable from a checkpoint's spec.
+Both densities are those of the `Mixture` that `GenerativeModel.given` returns, and are about the
+points that `GenerativeModel.points` reads off what a network sees. A model of one's own is a frozen
+dataclass with ``sizes``, ``event_shape`` and `sample`; its class name makes it loadable from a
+checkpoint's spec.
 """
 
 from __future__ import annotations
@@ -190,6 +191,23 @@ class GenerativeModel(ABC):
             "Expected a model with a prior and a likelihood "
             f"but {type(self).__name__} can only be sampled"
         )
+
+    def points(self, x: Float[Tensor, "*batch n *event"]) -> Float[Tensor, "*batch n ..."]:
+        """What the densities of `given` are about; by default all that a network sees."""
+        return x
+
+    def events(
+        self,
+        points: Float[Tensor, "*batch n ..."],
+        hyperparameters: Float64[Tensor, "*batch h"] | None = None,
+    ) -> Float[Tensor, "*batch n *event"]:
+        """What a network sees of points: the inverse of `points`, up to symmetries of the model.
+
+        Args:
+            points: data sets of shape (..., N, *point).
+            hyperparameters: theirs, of shape (..., H), if the model has any.
+        """
+        return points
 
     def log_joint(self, x: ArrayLike, labels: ArrayLike) -> Float64[Tensor, "*batch"]:
         """log p(c, x), for many label rows of one data set; only if ``is_conjugate``.

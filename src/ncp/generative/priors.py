@@ -33,6 +33,7 @@ from torch import Tensor
 from ncp.partitions import ArrayLike, as_tensor, check_labels, counts
 
 T = TypeVar("T")
+AnyPrior = TypeVar("AnyPrior", bound="Prior")
 Real: TypeAlias = float | int  # a run-time type checker does not take an int for a float
 
 BLOCK = 1 << 22  # numbers held at once when a batch is worked off in blocks of rows
@@ -41,7 +42,12 @@ QUADRATURE_STEPS = 512
 
 
 def register(registry: dict[str, type[T]], cls: type[T]) -> None:
-    """Remember a class by name, so that a spec can name it; two classes cannot share a name."""
+    """Remember a class by name, so that a spec can name it; two classes cannot share a name.
+
+    Those that begin with an underscore are nobody's to name.
+    """
+    if cls.__name__.startswith("_"):
+        return
     known = registry.get(cls.__name__)
     if known is not None and known.__qualname__ + known.__module__ != (
         cls.__qualname__ + cls.__module__
@@ -196,6 +202,14 @@ class Prior(ABC):
         return torch.ones_like(n, dtype=torch.float64), torch.exp(
             self.log_v(n + 1, t + 1) - self.log_v(n + 1, t)
         )
+
+    def rows(self: AnyPrior, index: Int64[Tensor, " m"]) -> AnyPrior:
+        """The same for some data sets of a batch: itself, unless it differs between them.
+
+        One that differs holds parameters of shape (B,), along the first axis of what its methods
+        are given; ``index`` chooses among the B, and may repeat them.
+        """
+        return self
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict from which `prior_from_dict` makes an equal prior."""

@@ -151,7 +151,8 @@ def _log_joint(
     table: Float64[Tensor, "*batch subsets"], labels: Int64[Tensor, "rows n"], mixture: Mixture
 ) -> Float64[Tensor, "*batch rows"]:
     """log p(c, x) of all rows of labels from log m(S) of all subsets S."""
-    log_joint = mixture.prior.log_prob(labels)
+    # one row of labels for all data sets, whose priors may differ
+    log_joint = mixture.prior.log_prob(labels[(None,) * (table.ndim - 1)])
     bits = 2 ** torch.arange(labels.shape[1])
     for k in range(labels.shape[1]):
         log_joint = log_joint + table[..., ((labels == k) * bits).sum(-1)]

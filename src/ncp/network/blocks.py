@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 __all__ = ["PReLU", "Part", "Perceptron", "Residual", "linear_from_zero", "perceptron"]
 
+AnyPart = TypeVar("AnyPart", bound="Part")
 LARGEST = 2**14  # width or depth of anything; a header may come from a stranger
 
 
@@ -45,7 +46,7 @@ class Part:
         return {key: list(v) if isinstance(v, tuple) else v for key, v in plain.items()}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+    def from_dict(cls: type[AnyPart], plain: Mapping[str, Any]) -> AnyPart:
         """The inverse of `to_dict`; unknown keys are refused."""
         known = {field.name for field in fields(cls)}
         if not isinstance(plain, Mapping) or set(plain) - known:

@@ -235,6 +235,12 @@ class Network(nn.Module):
             self.register_buffer(name, value.clone())
 
     @property
+    def n_sums(self) -> int:
+        """Numbers that a cluster sums up over its points."""
+        pairs = self.pair_features
+        return self.spec.g.width + (pairs.n_summands if pairs else 1)
+
+    @property
     def device(self) -> torch.device:
         return self.location.device
 
@@ -481,6 +487,15 @@ class Network(nn.Module):
         points = Points(*(table.flatten(0, 1) for table in here))
         base = self.base(points, q, codes, number, folded)
         return base, codes / number.clamp(min=1)[:, None]
+
+    def positions(
+        self, points: Points, folded: Folded
+    ) -> tuple[Float[Tensor, "N width"], Float[Tensor, "N C"]]:
+        """`base` of every position of one sequence, and the mean code of the points after it."""
+        here = Points(*(table[None] for table in points))
+        n = len(points.sums)
+        real = torch.ones(1, n, dtype=torch.bool, device=points.sums.device)
+        return self._unassigned(here, real, torch.tensor([n], device=real.device), folded)
 
     # -- the public likelihood -------------------------------------------------------------------
 

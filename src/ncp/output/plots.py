@@ -290,8 +290,8 @@ def project_2d(x: np.ndarray, names: Sequence[str] = ()) -> tuple[np.ndarray, tu
     as height, so that equal points do not hide each other.
     """
     flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
-    centre = np.nan_to_num([column[~np.isnan(column)].mean() if (~np.isnan(column)).any() else 0.0
-                            for column in flat.T])  # fmt: skip
+    known = ~np.isnan(flat)
+    centre = np.where(known, flat, 0.0).sum(0) / np.maximum(known.sum(0), 1)
     flat = np.where(np.isnan(flat), centre, flat)
     if flat.shape[1] == 1:
         return np.stack([flat[:, 0], _heights(flat[:, 0])], 1), (names[0] if names else "x", "")
@@ -301,11 +301,26 @@ def project_2d(x: np.ndarray, names: Sequence[str] = ()) -> tuple[np.ndarray, tu
     z = flat - flat.mean(0)
     sd = z.std(0)
     z = z / np.where(sd > 0, sd, 1.0)
-    variance, axes = np.linalg.eigh(z.T @ z)
-    share = variance[::-1] / max(float(variance.sum()), 1e-300)
-    scores = z @ axes[:, :-3:-1]
-    names = tuple(f"principal axis {i + 1} ({share[i]:.0%} of the variance)" for i in range(2))
-    return scores, (names[0], names[1])
+    scores, share = _principal_scores(z)
+    named = tuple(f"principal axis {i + 1} ({share[i]:.0%} of the variance)" for i in range(2))
+    return scores, (named[0], named[1])
+
+
+def _principal_scores(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (N, 2) on the leading principal axes of centred columns, and their shares.
+
+    With more columns than rows the axes come from the N x N products: if z z^T u = v u, the
+    scores are u sqrt(v).
+    """
+    wide = z.shape[1] > len(z)
+    variance, vectors = np.linalg.eigh(z @ z.T if wide else z.T @ z)
+    variance, vectors = np.maximum(variance[:-3:-1], 0.0), vectors[:, :-3:-1]
+    share = np.zeros(2)
+    share[: len(variance)] = variance / max(float((z**2).sum()), 1e-300)
+    found = vectors * np.sqrt(variance) if wide else z @ vectors
+    scores = np.zeros((len(z), 2))
+    scores[:, : found.shape[1]] = found
+    return scores, share
 
 
 def _heights(x: np.ndarray) -> np.ndarray:

@@ -1,36 +1,41 @@
-"""A clustering as one HTML file: no network, no scripts, nothing but text and pictures.
+"""A clustering as one HTML file to explore: no network, nothing to install, readable on paper.
 
-The page forbids itself to load anything (a content security policy), names of files and columns
-are escaped, and pictures are PNG images inside the file. It is made to be read by someone who
-does not know the method: every picture has a sentence that says how to read it.
+The picture of the rows is drawn by Bokeh, because its Python package carries its JavaScript and
+the part that is needed has 1.4 MB (plotly's has 4.5 MB, which alone would be our limit for a table
+of 1,000 rows); controls are plain HTML. The script gets the rows shown, the samples and the
+best partitions as numbers (`ncp.output.payload`) and computes the rest in the browser:
+
+    P(i and j share a cluster) = (1 / S) #{s : c^s_i = c^s_j}.
+
+Without JavaScript, and on paper, the page shows still pictures instead (`ncp.output.drawings`).
+
+The page forbids itself to load anything and to run any script but its own two, by a content
+security policy with their hashes. Names and cells are escaped where they are HTML, and put into
+the page as text where the script does it; so nothing in a table can run.
 """
 
 from __future__ import annotations
 
 import base64
-import io
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
+from functools import lru_cache
 from html import escape
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
-from ncp.output import plots
-from ncp.output.words import chance, count, percent
+from ncp.output import drawings, words
+from ncp.output.payload import Column, embed_json, page_data
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+__all__ = ["Card", "ReportData", "Trait", "report", "summary_html"]
 
-__all__ = ["ReportData", "report"]
-
-N_PARTITIONS = 5
+MOST_CARDS = 24  # clusters that are described; more are listed
 N_DOUBTFUL = 10
-MOST_LISTED = 12  # clusters and columns listed in tables
+MOST_LISTED = 12  # columns in tables
 
 CITATION = """\
 @misc{pakman2018amortized,
@@ -40,43 +45,45 @@ CITATION = """\
   note   = {arXiv:1811.09747}
 }"""
 
-STYLE = """
-:root { --ink: #1d2126; --soft: #5b6570; --line: #dfe3e8; --accent: #0072B2; --warn: #D55E00; }
-* { box-sizing: border-box; }
-body { margin: 0; color: var(--ink); background: #fff;
-       font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .25rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 0 0 .4rem; }
-p { margin: .4rem 0; }
-.soft, figcaption { color: var(--soft); font-size: .92rem; }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(140px, 1fr)); gap: .75rem;
-         margin: 1.25rem 0; }
-.fact { border: 1px solid var(--line); border-radius: 8px; padding: .6rem .8rem; }
-.fact b { display: block; font-size: 1.45rem; line-height: 1.2; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr));
-        gap: 1.25rem; }
-section { border: 1px solid var(--line); border-radius: 8px; padding: 1rem; margin: 0 0 1.25rem;
-          min-width: 0; }
-.grid section { margin: 0; }
-.grid { margin-bottom: 1.25rem; }
-figure { margin: .5rem 0 0; }
-img { display: block; width: 100%; height: auto; }
-.few { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: .75rem; }
-.few figcaption { text-align: center; }
-.scroll { overflow-x: auto; }
-.wide img { min-width: 640px; }
-table { border-collapse: collapse; font-size: .92rem; min-width: 100%; }
-th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line);
-         white-space: nowrap; max-width: 14rem; overflow: hidden; text-overflow: ellipsis; }
-th { color: var(--soft); font-weight: 600; }
-.dot { display: inline-block; width: .8em; height: .8em; border-radius: 50%; margin-right: .35em;
-       border: 1px solid #0006; vertical-align: baseline; }
-.warning { border-left: 4px solid var(--warn); padding-left: .75rem; }
-pre { overflow-x: auto; background: #f5f7f9; padding: .75rem; border-radius: 6px;
-      font-size: .85rem; }
-@media print { section { break-inside: avoid; } }
-"""
+
+@dataclass(frozen=True)
+class Trait:
+    """One thing that tells a cluster from the rest.
+
+    Attributes:
+        column: The name of the column.
+        effect: Effect size: Cohen's d, or h for the share of a level.
+        inside: Mean and standard deviation in the cluster; for a level its share, and 0.
+        outside: The same of the other rows.
+        span: Smallest and largest value of the column.
+        level: The level of a category, or None for a number.
+    """
+
+    column: str
+    effect: float
+    inside: tuple[float, float]
+    outside: tuple[float, float]
+    span: tuple[float, float] = (0.0, 1.0)
+    level: str | None = None
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is said of one cluster.
+
+    Attributes:
+        size: How many rows it has.
+        confidence: Their mean confidence.
+        traits: What distinguishes it, the largest effect first.
+        typical: Its most typical rows, by position.
+        doubtful: Its least certain rows, by position.
+    """
+
+    size: int
+    confidence: float
+    traits: tuple[Trait, ...] = ()
+    typical: tuple[int, ...] = ()
+    doubtful: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,15 +93,20 @@ class ReportData:
     Attributes:
         title: Its heading, usually the name of the data.
         model_name: Of the model that clustered them.
-        table: The data, `(N, P)` (or images, `(N, H, W)`).
-        columns: Names of the columns, `(P,)`.
+        command: The command line that made it, for people who want to correct it.
+        names: What the rows are called, `(N,)`.
+        axes: Coordinates that the rows are drawn at, usually two principal axes.
+        columns: The columns that are shown, as further axes and in words.
+        n_columns: How many columns the table has.
         labels: The best single partition, `(N,)`; -1 for rows that were left out.
         confidence: Of each row in its cluster, `(N,)`; NaN for label -1.
         samples: Posterior samples of equal weight, `(S, N)`; -1 for rows that were left out.
-        shown: The rows that the similarity matrix is of, `(n,)`.
-        similarity: Probability that two of them share a cluster, `(n, n)`.
+        shown: The rows that are drawn, `(n,)`.
+        similarity: Probability that two of the drawn rows share a cluster, `(n, n)`.
         k: Numbers of clusters, ascending, and their probabilities.
+        best: The best partition with K clusters, `(N,)`, for each K with enough samples.
         n_draws: How many independent draws the samples are worth.
+        cards: Each cluster in a few words.
         sentences: What was found.
         trust: How far to trust it.
         notes: What was done to the data.
@@ -104,8 +116,11 @@ class ReportData:
 
     title: str
     model_name: str
-    table: np.ndarray
-    columns: tuple[str, ...]
+    command: str
+    names: Sequence[str]
+    axes: tuple[Column, ...]
+    columns: tuple[Column, ...]
+    n_columns: int
     labels: np.ndarray
     confidence: np.ndarray
     samples: np.ndarray
@@ -113,11 +128,13 @@ class ReportData:
     similarity: np.ndarray
     k: tuple[np.ndarray, np.ndarray]
     n_draws: float
-    sentences: tuple[str, ...]
-    trust: tuple[str, ...]
-    notes: tuple[str, ...]
-    warnings: tuple[str, ...]
-    about: str
+    cards: tuple[Card, ...]
+    best: Mapping[int, np.ndarray] = field(default_factory=dict)
+    sentences: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    about: str = ""
 
     @property
     def n_points(self) -> int:
@@ -129,54 +146,116 @@ class ReportData:
         """The number of clusters of the best single partition."""
         return int(self.labels.max()) + 1
 
-    @property
-    def sizes(self) -> np.ndarray:
-        """Of its clusters."""
-        return np.bincount(self.labels[self.labels >= 0], minlength=self.n_clusters)
-
 
 def report(data: ReportData) -> str:
     """The report as HTML."""
-    sections = [
-        _grid(_data_section(data), _k_section(data)),
-        _grid(_similarity_section(data), _trust_section(data)),
+    sections = (
+        _rows_section(data),
+        _grid(f"<div>{_k_section(data)}{_trust_section(data)}</div>", _similarity_section(data)),
         _clusters_section(data),
-        _pairs_section(data),
-        _partitions_section(data),
         _doubtful_section(data),
         _about_section(data),
-    ]
+    )
+    scripts = (_bokeh(), _asset("report.js"))
+    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(data.title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"{_head(data)}\n{''.join(sections)}</main>\n</body>\n</html>\n"
+        f"<title>{escape(data.title)}</title>\n<style>{_asset('report.css')}</style>\n</head>\n"
+        f"<body>\n<main>\n{_head(data)}{''.join(sections)}</main>\n{_json(data)}"
+        + "".join(f"<script>{script}</script>\n" for script in scripts)
+        + "</body>\n</html>\n"
     )
+
+
+def summary_html(data: ReportData) -> str:
+    """What was found in words and one still picture, for a notebook."""
+    found = "".join(f"<p>{escape(text)}</p>" for text in (*data.sentences, *data.warnings))
+    rows = [
+        [
+            f"{drawings.mark(k)}{k}",
+            f"{card.size:,}",
+            words.percent(card.confidence),
+            escape(_in_words(data, card)),
+        ]
+        for k, card in enumerate(data.cards[:MOST_LISTED])
+    ]
+    return (
+        f"<div>{found}{_still(data)}"
+        f"{_table(['cluster', 'rows', 'confidence', 'what distinguishes it'], rows)}</div>"
+    )
+
+
+@lru_cache
+def _asset(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+@lru_cache
+def _bokeh() -> str:
+    """Bokeh's JavaScript, found without importing Bokeh."""
+    found = find_spec("bokeh")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    folder = Path(found.submodule_search_locations[0], "server", "static", "js")
+    parts = [folder / name for name in ("bokeh.min.js", "bokeh-api.min.js")]
+    return "\n".join(part.read_text(encoding="utf-8") for part in parts)
+
+
+@lru_cache
+def _sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _json(c: ReportData) -> str:
+    data = page_data(
+        command=c.command,
+        names=[c.names[i] for i in c.shown],
+        rows=c.shown + 1,
+        axes=[one.take(c.shown) for one in (*c.axes, *c.columns)],
+        n_principal=len(c.axes),
+        labels=c.labels[c.shown],
+        confidence=c.confidence[c.shown],
+        samples=c.samples[:, c.shown],
+        sample_clusters=c.samples.max(axis=1, initial=-1) + 1,
+        partitions=[(_best_name(c), _best_words(c), c.labels[c.shown])]
+        + [(*_k_name(c, k), labels[c.shown]) for k, labels in sorted(c.best.items())],
+    )
+    return f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
+
+
+def _best_name(c: ReportData) -> str:
+    return f"the best of all: {words.count(c.n_clusters, 'cluster')}"
+
+
+def _best_words(c: ReportData) -> str:
+    return f"The best single partition: {words.count(c.n_clusters, 'cluster')}."
+
+
+def _k_name(c: ReportData, k: int) -> tuple[str, str]:
+    """The name of the best partition with K clusters, and a sentence."""
+    values, p = c.k
+    likely = words.chance(float(p[values == k].sum()), c.n_draws)
+    named = words.count(k, "cluster")
+    return f"with {named} ({likely})", f"The best partition with {named} (probability {likely})."
 
 
 # -- pieces ----------------------------------------------------------------------------------------
 
 
 def _head(c: ReportData) -> str:
-    values, p = c.k
-    low, high = values[np.searchsorted(p.cumsum(), [0.025, 0.975]).clip(max=len(p) - 1)]
-    between = f"{low:.0f}" if low == high else f"{low:.0f} to {high:.0f}"
-    likely = chance(float(p[values == c.n_clusters].sum()), c.n_draws)
-    facts = [
-        (str(c.n_clusters), f"in the best partition ({likely} for this number)"),
-        (between, "clusters with 95% probability"),
-        (percent(float(np.nanmean(c.confidence))), "mean confidence of a row in its cluster"),
-        (f"{c.n_points:,}", f"rows, {count(int(np.prod(c.table.shape[1:])), 'column')}"),
-    ]
-    boxes = "".join(f'<div class="fact"><b>{escape(b)}</b>{escape(t)}</div>' for b, t in facts)
     warning = "".join(f'<p class="warning">{escape(text)}</p>' for text in c.warnings)
+    found = "".join(f"<p>{escape(text)}</p>" for text in c.sentences)
     return (
-        f"<h1>{escape(c.title)}</h1>\n"
-        f'<p class="soft">Bayesian clustering with the model {escape(c.model_name)}, '
-        f"{len(c.samples):,} posterior samples.</p>\n"
-        f'{warning}<div class="facts">{boxes}</div>\n'
+        f"<header><div><h1>{escape(c.title)}</h1>\n"
+        f'<p class="soft">{words.count(c.n_points, "row")}, '
+        f"{words.count(c.n_columns, 'column')}; clustered with the model "
+        f"{escape(c.model_name)}, {words.count(len(c.samples), 'posterior sample')}.</p></div>\n"
+        '<button id="scheme" class="live" type="button" aria-label="light or dark" '
+        'title="light or dark">&#9680;</button></header>\n'
+        f'{warning}<div class="headline">{found}</div>\n'
     )
 
 
@@ -188,164 +267,227 @@ def _grid(*sections: str) -> str:
     return f'<div class="grid">\n{"".join(sections)}</div>\n'
 
 
-def _picture(figure: Figure, description: str, caption: str = "") -> str:
-    for ax in figure.axes:
-        ax.spines[["top", "right"]].set_visible(False)
-    buffer = io.BytesIO()
-    with warnings.catch_warnings():
-        # a name may have characters that no installed font has; a box is then the right picture
-        warnings.filterwarnings("ignore", message="Glyph")
-        figure.savefig(buffer, format="png", dpi=144)
-    content = base64.b64encode(buffer.getvalue()).decode()
-    note = f"<figcaption>{caption}</figcaption>" if caption else ""
-    return (
-        f'<figure><img alt="{escape(description)}" src="data:image/png;base64,{content}">'
-        f"{note}</figure>\n"
-    )
+CONTROLS = """\
+<div class="live">
+<div class="controls">
+<label>Across <select id="across"></select></label>
+<label>Up <select id="up"></select></label>
+<label>Partition <select id="partition"></select></label>
+<div class="player">
+<button id="back" type="button" aria-label="previous sample">&#9664;</button>
+<button id="play" type="button" aria-label="play the samples">Play</button>
+<button id="forward" type="button" aria-label="next sample">&#9654;</button>
+<label>Samples, one by one
+<input id="sample" type="range" min="0" max="1" value="0"></label>
+</div></div>
+<p id="status" role="status" aria-live="polite"></p>
+<div id="plot"><div id="canvas"></div><div id="tip" role="tooltip" hidden></div></div>
+<div id="scale" class="scale" hidden><span>never together</span><i></i><span>always</span></div>
+</div>
+"""
+CHOOSING = """\
+<div class="live">
+<div class="controls">
+<label>Rows (a number, a range or a name) <input id="rows" type="text" autocomplete="off"></label>
+<button id="clear" type="button">Clear</button>
+</div>
+<p class="hint">Click a point, or type its row, to see who belongs with it. Draw around points to
+choose several.</p>
+<div id="chosen" hidden>
+<p id="names"></p>
+<div class="controls">
+<label>You know that these rows <select id="how">
+<option value="together">belong together</option>
+<option value="apart">are all apart</option>
+<option value="known">are of a kind that has a name</option>
+</select></label>
+<label id="kind-label" hidden>Its name <input id="kind" type="text" autocomplete="off"></label>
+</div>
+<label class="hint" for="command">The command that says so</label>
+<textarea id="command" rows="2" readonly></textarea>
+<button id="copy" type="button">Copy</button> <span id="copied" role="status"></span>
+</div></div>
+"""
 
 
-def _drawn(draw: Callable[[Axes], object], width: float = 5.2, height: float = 4.0) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    draw(figure.subplots())
-    return figure
-
-
-def _data_section(c: ReportData) -> str:
-    figure = _drawn(lambda ax: plots.clusters(ax, c.table, c.labels, c.confidence, c.columns))
-    shown = min(c.n_points, plots.MOST_POINTS)
-    some = f" A random {shown:,} rows are drawn." if shown < c.n_points else ""
+def _rows_section(c: ReportData) -> str:
+    some = ""
+    if len(c.shown) < c.n_points:
+        some = (
+            f" {len(c.shown):,} of the {c.n_points:,} rows are drawn, at random; the numbers "
+            "below are of all rows."
+        )
     return _section(
-        "The data",
-        _picture(
-            figure,
-            f"Scatter plot of {shown} rows coloured by cluster",
-            "Each row is a point, coloured by its cluster in the best single partition. "
-            f"The paler a point, the less sure its cluster.{some}",
-        ),
+        "The rows",
+        CONTROLS,
+        f'<figure class="still">{_still(c)}</figure>',
+        _legend(c),
+        '<p class="soft">Each row is a point, with the colour and shape of its cluster in the '
+        f"best single partition. The paler a point, the less sure its cluster.{some}</p>",
+        CHOOSING,
     )
+
+
+def _still(c: ReportData) -> str:
+    return drawings.scatter_svg(
+        np.stack([one.values[c.shown] for one in c.axes], 1),
+        c.labels[c.shown],
+        c.confidence[c.shown],
+        (c.axes[0].name, c.axes[1].name),
+        f"Scatter plot of {words.count(len(c.shown), 'row')}, coloured by cluster",
+    )
+
+
+def _legend(c: ReportData) -> str:
+    items = [
+        f"<li>{drawings.mark(k)}cluster {k} ({words.count(card.size, 'row')})</li>"
+        for k, card in enumerate(c.cards[:MOST_CARDS])
+    ]
+    if len(c.cards) > MOST_CARDS:
+        items.append(f"<li>and {len(c.cards) - MOST_CARDS} smaller ones</li>")
+    if (c.labels < 0).any():
+        items.append(f"<li>{drawings.mark(-1)}left out</li>")
+    return f'<ul class="legend" id="legend">{"".join(items)}</ul>\n'
 
 
 def _k_section(c: ReportData) -> str:
-    figure = _drawn(lambda ax: plots.posterior_of_k(ax, *c.k, c.n_clusters))
-    words = "".join(f"<p>{escape(text)}</p>" for text in c.sentences)
+    values, p = c.k
+    keep = (p >= 0.005) | (values == c.n_clusters)
+    rows = []
+    for value, q in zip(values[keep], p[keep], strict=True):
+        chosen = " chosen" if value == c.n_clusters else ""
+        width = 100 * float(q) / float(p.max())
+        rows.append(
+            f'<tr><th scope="row">{value:.0f}</th><td><span class="bar{chosen}" '
+            f'style="width:{width:.1f}%"></span></td>'
+            f"<td>{words.chance(float(q), c.n_draws)}</td></tr>\n"
+        )
     return _section(
         "How many clusters?",
-        _picture(figure, "Bar chart of the posterior probability of each number of clusters"),
-        words,
+        '<table class="bars" aria-label="Probability of each number of clusters">'
+        f"{''.join(rows)}</table>",
+        f'<p class="soft">The posterior probability of each number of clusters'
+        f"{_with_error(c)}; that of the best single partition is darker.</p>",
     )
 
 
-def _pairs_section(c: ReportData) -> str:
-    width = int(np.prod(c.table.shape[1:]))
-    if width < 3 or c.table.ndim > 2:
-        return ""
-    figure = plots.pair_plot(c.table, c.labels, c.confidence, c.columns)
-    some = " The four columns that tell the clusters apart best are shown." if width > 4 else ""
-    return _section(
-        "Column by column",
-        '<div class="scroll wide">',
-        _picture(figure, "Pair plot of the columns, coloured by cluster"),
-        "</div>",
-        f'<p class="soft">Every pair of columns; histograms on the diagonal.{some}</p>',
-    )
+def _with_error(c: ReportData) -> str:
+    return f", with its standard error for {c.n_draws:,.0f} draws"
 
 
 def _similarity_section(c: ReportData) -> str:
-    shown, matrix = c.shown, c.similarity
-    labels = c.labels[shown]
-    figure = _drawn(lambda ax: plots.similarity_matrix(ax, matrix, labels), height=4.4)
-    some = f" A random {len(shown):,} of {c.n_points:,} rows." if len(shown) < c.n_points else ""
+    here = c.labels[c.shown] >= 0
+    picture = drawings.matrix_png(
+        c.similarity[np.ix_(here, here)],
+        c.labels[c.shown][here],
+        "Matrix of the probabilities that two rows share a cluster, ordered by cluster",
+    )
     return _section(
         "Who belongs together?",
-        _picture(
-            figure,
-            "Matrix of co-clustering probabilities, ordered by cluster",
-            "How probable it is that two rows share a cluster. Clean bright squares are clusters "
-            f"that are not in doubt; grey areas are rows that could go either way.{some}",
-        ),
+        f"<figure>{picture}</figure>",
+        '<div class="scale"><span>never together</span><i></i><span>always</span></div>',
+        '<p class="soft">Each row and each column of the picture is a row of the table, the '
+        "largest cluster first. Clean bright squares are clusters that are not in doubt; grey "
+        "areas are rows that could go either way.</p>",
     )
+
+
+# -- clusters --------------------------------------------------------------------------------------
 
 
 def _clusters_section(c: ReportData) -> str:
-    order = np.argsort(-c.sizes, kind="stable")[:MOST_LISTED]
+    cards = "".join(_card(c, k, card) for k, card in enumerate(c.cards[:MOST_CARDS]))
+    return _section(
+        "The clusters",
+        '<p class="soft">Numbered by size. A dot is the mean of the cluster and its line the '
+        "standard deviation; grey is the mean of all other rows, plus and minus theirs.</p>",
+        f'<div class="cards">{cards}</div>',
+        _cluster_table(c),
+    )
+
+
+def _card(c: ReportData, k: int, card: Card) -> str:
+    rows = "".join(_trait_row(k, trait) for trait in card.traits)
+    table = f'<table class="traits">{rows}</table>' if rows else ""
+    typical = _row_list(c, card.typical)
+    doubtful = _row_list(c, card.doubtful)
+    return (
+        f'<article class="card"><h3>{drawings.mark(k)}Cluster {k}: '
+        f"{words.count(card.size, 'row')}</h3>\n"
+        f"<p>{escape(_in_words(c, card))}</p>{table}"
+        f'<p class="soft">Confidence {words.percent(card.confidence)}. '
+        f"{f'Typical: {typical}. ' if typical else ''}"
+        f"{f'In doubt: {doubtful}.' if doubtful else ''}</p></article>\n"
+    )
+
+
+def _in_words(c: ReportData, card: Card) -> str:
+    traits = [
+        words.Difference(t.column, t.effect, t.inside[0], t.outside[0], t.level)
+        for t in card.traits
+    ]
+    return words.cluster_sentence(card.size, int((c.labels >= 0).sum()), traits)
+
+
+def _trait_row(k: int, t: Trait) -> str:
+    if t.level is None:
+        strip = drawings.value_strip(k, t.inside, t.outside, t.span)
+        name, value = t.column, words.number(t.inside[0])
+    else:
+        strip = drawings.share_strip(k, t.inside[0], t.outside[0])
+        name, value = f"{t.column} = {t.level}", words.percent(t.inside[0])
+    return (
+        f'<tr><th scope="row">{escape(_short(name))}</th><td>{strip}</td>'
+        f"<td>{escape(value)}</td></tr>\n"
+    )
+
+
+def _row_list(c: ReportData, rows: Iterable[int]) -> str:
+    return ", ".join(escape(_row_name(c, i)) for i in rows)
+
+
+def _row_name(c: ReportData, i: int) -> str:
+    number, name = str(i + 1), c.names[i]
+    return f"row {number}" if name == number else f"row {number} ({_short(name)})"
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _cluster_table(c: ReportData) -> str:
+    shown = c.columns[:MOST_LISTED]
     rows = []
-    for k in order:
+    for k, card in enumerate(c.cards):
         here = c.labels == k
-        colour = plots.cluster_style(int(k))[0]
-        centre = [_number(np.nanmean(column)) if not np.isnan(column).all() else ""
-                  for column in _columns(c, here)]  # fmt: skip
-        dot = f'<span class="dot" style="background:{colour}"></span>{k}'
-        sure = percent(float(c.confidence[here].mean()))
-        rows.append([dot, f"{int(here.sum()):,}", sure, *centre])
-    more = c.n_clusters - len(order)
-    note = f'<p class="soft">And {more} smaller clusters.</p>' if more > 0 else ""
-    names = [escape(name) for name in c.columns[:MOST_LISTED]] if c.table.ndim == 2 else []
-    how = '<p class="soft">Clusters by size, with the mean of each column.</p>'
-    return _section(
-        "The clusters", how, _table(["cluster", "rows", "confidence", *names], rows), note
+        centre = [escape(_short(one.centre(here), 30)) for one in shown]
+        name = f"{drawings.mark(k)}{k}"
+        rows.append([name, f"{card.size:,}", words.percent(card.confidence), *centre])
+    names = [escape(_short(one.name, 30)) for one in shown]
+    return '<p class="soft">The mean of each column, or its most frequent value.</p>' + _table(
+        ["cluster", "rows", "confidence", *names], rows
     )
-
-
-def _columns(c: ReportData, here: np.ndarray) -> list[np.ndarray]:
-    return list(c.table[here].T[:MOST_LISTED]) if c.table.ndim == 2 else []
-
-
-def _partitions_section(c: ReportData) -> str:
-    usable = np.flatnonzero(c.labels >= 0)
-    rows, counts = np.unique(c.samples[:, usable], axis=0, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    rows, weights = rows[order], counts[order] / len(c.samples)
-    pictures = []
-    for labels, weight in zip(rows[:N_PARTITIONS], weights, strict=False):
-        matched = _match(labels, c.labels[usable])
-        figure = _drawn(partial(_thumbnail, table=c.table[usable], labels=matched), 2.6, 2.2)
-        caption = f"{percent(float(weight))}, {count(len(np.unique(labels)), 'cluster')}"
-        pictures.append(_picture(figure, f"A partition with probability {caption}", caption))
-    total = percent(float(weights[:N_PARTITIONS].sum()))
-    how = (
-        f"The samples hold {count(len(rows), 'different partition')}; the most "
-        f"probable {len(pictures)} have {total} of the probability. When each is improbable, they "
-        "differ in a few doubtful rows: the numbers above say more than any single one."
-    )
-    return _section(
-        "The most probable partitions",
-        f'<p class="soft">{how}</p><div class="few">{"".join(pictures)}</div>',
-    )
-
-
-def _thumbnail(ax: Axes, table: np.ndarray, labels: np.ndarray) -> None:
-    plots.clusters(ax, table, labels, size=8.0)
-    ax.set(xlabel="", ylabel="", xticks=[], yticks=[])
-
-
-def _match(labels: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Labels renamed so that clusters have the colours of those of the reference they overlap."""
-    from scipy.optimize import linear_sum_assignment
-
-    shared = np.zeros((int(labels.max()) + 1, int(reference.max()) + 1))
-    np.add.at(shared, (labels, reference), 1)
-    rows, columns = linear_sum_assignment(-shared)
-    new = dict(zip(rows.tolist(), columns.tolist(), strict=True))
-    free = iter(sorted(set(range(sum(shared.shape))) - set(new.values())))
-    names = np.array([new[k] if k in new else next(free) for k in range(len(shared))])
-    return np.asarray(names[labels])
 
 
 def _doubtful_section(c: ReportData) -> str:
     usable = np.flatnonzero(c.labels >= 0)
     order = usable[np.argsort(c.confidence[usable], kind="stable")][:N_DOUBTFUL]
-    rows = []
-    for i in order:
-        values = [_number(v) for v in np.atleast_1d(c.table[i])[:MOST_LISTED]]
-        values = values if c.table.ndim == 2 else []
-        rows.append([str(i + 1), str(c.labels[i]), f"{c.confidence[i]:.0%}", *values])
-    names = [escape(name) for name in c.columns[:MOST_LISTED]] if c.table.ndim == 2 else []
+    shown = c.columns[:MOST_LISTED]
+    rows = [
+        [
+            escape(_row_name(c, i)),
+            f"{drawings.mark(int(c.labels[i]))}{c.labels[i]}",
+            words.percent(float(c.confidence[i])),
+            *(escape(_short(one.text(i), 30)) for one in shown),
+        ]
+        for i in order.tolist()
+    ]
+    names = [escape(_short(one.name, 30)) for one in shown]
     return _section(
         "The least certain rows",
-        '<p class="soft">Rows are counted from 1. Confidence is the probability of sharing a '
-        "cluster with a typical member of one's own.</p>",
+        '<p class="soft">Rows are counted from 1. Confidence is the overlap to expect between '
+        "the row's cluster here and its cluster in a sample: what both share, of what either "
+        "has.</p>",
         _table(["row", "cluster", "confidence", *names], rows),
     )
 
@@ -368,10 +510,9 @@ def _about_section(c: ReportData) -> str:
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
     """Cells are HTML already."""
-    head = "".join(f"<th>{cell}</th>" for cell in header)
+    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>\n" for row in rows)
-    return f'<div class="scroll"><table>\n<tr>{head}</tr>\n{body}</table></div>\n'
-
-
-def _number(value: float) -> str:
-    return "missing" if np.isnan(value) else f"{value:.4g}"
+    return (
+        f'<div class="scroll" tabindex="0"><table class="data">\n<tr>{head}</tr>\n{body}'
+        "</table></div>\n"
+    )

@@ -7,6 +7,9 @@ digit is printed that the draws do not support.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 __all__ = [
@@ -14,14 +17,17 @@ __all__ = [
     "NO_DENSITY",
     "NO_WEIGHTS",
     "PIXELS_DIVIDED",
+    "Difference",
     "ball_sentence",
     "best_partition",
     "chance",
+    "cluster_sentence",
     "count",
     "exact_sentence",
     "how_sure",
     "in_words",
     "left_out_sentence",
+    "number",
     "number_of_clusters",
     "percent",
     "pixel_sentence",
@@ -136,11 +142,10 @@ def number_of_clusters(
 
 def how_sure(confidence: np.ndarray, noun: str = "point") -> str:
     """Mean confidence, and how many are in doubt."""
-    n, doubtful = len(confidence), int((confidence < 0.9).sum())
-    are = "is" if doubtful == 1 else "are"
+    doubtful = int((confidence < 0.9).sum())
     return (
-        f"Confidence: {percent(float(confidence.mean()))} on average; {doubtful:,} of "
-        f"{count(n, noun)} {are} less than 90% sure of their cluster."
+        f"Confidence: {percent(float(confidence.mean()))} on average; less than 90% sure of their "
+        f"cluster: {doubtful:,} of {count(len(confidence), noun)}."
     )
 
 
@@ -152,9 +157,10 @@ def ball_sentence(mass: float, radius: float, loss: str, fewest_and_most: tuple[
             "of the best partition."
         )
     low, high = fewest_and_most
+    clusters = count(low, "cluster") if low == high else f"{low} to {high} clusters"
     return (
         f"Of the probability, {percent(mass)} lies within a variation of information of "
-        f"{radius:.2f} bits of the best partition; those partitions have {low} to {high} clusters."
+        f"{radius:.2f} bits of the best partition; those partitions have {clusters}."
     )
 
 
@@ -201,6 +207,77 @@ def tail_in_words(k_hat: float) -> str:
         return "too few large weights to judge their tail (k-hat inf)"
     kind = "light" if k_hat < 0.5 else "heavy, yet usable" if k_hat < 0.7 else "too heavy"
     return f"their tail is {kind} (k-hat {k_hat:.2f})"
+
+
+# -- clusters --------------------------------------------------------------------------------------
+
+
+class Difference(NamedTuple):
+    """How a cluster differs from the rest in a column, or in the share of a level."""
+
+    column: str
+    effect: float
+    inside: float
+    outside: float
+    level: str | None = None
+
+
+SMALL_EFFECT = 0.5  # standard deviations; less is not worth a word
+MOST_DIFFERENCES = 4
+
+
+def cluster_sentence(size: int, total: int, differences: Sequence[Difference]) -> str:
+    """What distinguishes a cluster, in words.
+
+    Example:
+        >>> cluster_sentence(5, 20, [Difference("width", 2.1, 3.0, 1.25)])
+        'Higher: width (3; others 1.25).'
+        >>> cluster_sentence(5, 20, [Difference("kind", 1.0, 0.9, 0.2, "red")])
+        'More often: kind = red (90%; others 20%).'
+    """
+    if size == total:
+        return "All rows are in this cluster."
+    clear = [d for d in differences if abs(d.effect) >= SMALL_EFFECT][:MOST_DIFFERENCES]
+    if not clear:
+        return "No single column tells it from the rest."
+    parts = [_compared(clear, *how) for how in _COMPARISONS]
+    return " ".join(part for part in parts if part)
+
+
+_COMPARISONS = (
+    ("Higher", False, True),
+    ("Lower", False, False),
+    ("More often", True, True),
+    ("Less often", True, False),
+)
+
+
+def _compared(clear: Sequence[Difference], word: str, of_level: bool, up: bool) -> str:
+    some = [d for d in clear if (d.level is not None) == of_level and (d.effect > 0) == up]
+    shown = percent if of_level else number
+    listed = [
+        f"{d.column if d.level is None else f'{d.column} = {d.level}'} "
+        f"({shown(d.inside)}; others {shown(d.outside)})"
+        for d in some
+    ]
+    return f"{word}: {', '.join(listed)}." if listed else ""
+
+
+def number(value: float) -> str:
+    """A number for people: four digits that count.
+
+    Example:
+        >>> number(1234567.0), number(3.14159), number(0.00001234), number(-0.0), number(12345.6)
+        ('1,235,000', '3.142', '1.234e-05', '0', '12,350')
+    """
+    if np.isnan(value):
+        return "missing"
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.4g}"
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if rounded == int(rounded) else f"{rounded:,.10g}"
 
 
 # -- data unlike those a model was trained on ------------------------------------------------------

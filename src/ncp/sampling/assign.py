@@ -71,7 +71,7 @@ class _Scorer:
 
     def __call__(self, points: Points, sums: Float[Tensor, "K n_sums"]) -> Float[Tensor, "M K1"]:
         if self.compiled is not None:
-            return self.compiled.score_new(points, sums.numpy())
+            return self.compiled.score_new(points, sums)
         return torch.cat([self._in_torch(points, sums, m) for m in range(len(points.sums))])
 
     def _in_torch(self, points: Points, sums: Tensor, m: int) -> Float[Tensor, "1 K1"]:

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import threading
+from typing import NamedTuple
+
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ncp.network.network import Folded, Network, Points
 from ncp.sampling import kernels
+from ncp.sampling.kernels import BLOCK, Array, Workspace
 from ncp.sampling.weights import compiled_weights
 
-__all__ = ["CompiledTree"]
+__all__ = ["CompiledTree", "Run"]
+
+SLOTS = 32  # clusters of a prefix that there is room for at first
+CLUSTERS = 1024  # distinct clusters that there is room for at first
+
+
+class Run(NamedTuple):
+    """Distinct samples of a sequence in the caller's order of points."""
+
+    labels: Int64[np.ndarray, "rows N"]
+    counts: Int64[np.ndarray, " rows"]
+    log_q: Float64[np.ndarray, " rows"]  # NaN if a score overflows
+
+
+class _Room(NamedTuple):
+    """How much a workspace holds."""
+
+    rows: int
+    points: int
+    slots: int
+    clusters: int
 
 
 class CompiledTree:
-    """A network on the CPU, ready to run."""
+    """A network on the CPU, ready to run; each thread has a workspace, which is used again."""
 
     def __init__(self, network: Network, folded: Folded) -> None:
+        self.network, self.folded = network, folded
         self.weights = compiled_weights(network, folded)
+        self.kept = threading.local()
 
     def run(
         self,
@@ -29,24 +55,94 @@ class CompiledTree:
         beam: int,
         stop: np.ndarray,
         done: np.ndarray,
-    ) -> tuple[
-        Int64[np.ndarray, "rows N"], Int64[np.ndarray, " rows"], Float64[np.ndarray, " rows"]
-    ]:
-        """Canonical labels, counts and log q (NaN if a score overflows) of a sequence."""
-        summands, q, static = [np.ascontiguousarray(table.detach().numpy()) for table in points]
-        labels, counts, log_q, state = kernels.run_sequence(
-            self.weights, summands, q, static, order, count, key, beam, stop, done
-        )
+    ) -> Run:
+        """The samples of a sequence."""
+        at, after = self.network.positions(points, self.folded)
+        sums, base, rest = _array(points.sums), _array(at), _array(after)
+        n, rows = len(order), max(count, beam)
+        slots, clusters = min(n, SLOTS), CLUSTERS
+        before = done.copy()
+        while True:
+            room = _Room(rows, n, slots, clusters)
+            space = self._workspace(room, sums.dtype)
+            state, n_rows, side = kernels.run_sequence(
+                self.weights, space, sums, base, rest, count, key, beam, stop, done
+            )
+            if state == kernels.MORE_SLOTS:
+                slots = min(n, 4 * slots)
+            elif state == kernels.MORE_CLUSTERS:
+                clusters *= 4
+            else:
+                break
+            done[:] = before
+        labels = np.empty((n_rows, n), np.int64)
         if state == kernels.OVERFLOW:
-            log_q = np.full(1, np.nan)
-        return labels, counts, log_q
+            return Run(labels, labels[:, 0], np.full(1, np.nan))
+        history = space.parents, space.choices, space.offsets
+        kernels.read_labels(*history, order, np.empty(n, np.int64), labels)
+        return Run(labels, space.counts[side, :n_rows].copy(), space.log_q[side, :n_rows].copy())
 
-    def score_new(
-        self, points: Points, sums: Float64[np.ndarray, "K n_sums"] | np.ndarray
-    ) -> Float64[Tensor, "M K1"]:
+    def score_new(self, points: Points, sums: Float[Tensor, "K n_sums"]) -> Float64[Tensor, "M K1"]:
         """log p of new points joining the clusters of a partition, given by their sums."""
-        table = np.ascontiguousarray(points.sums.detach().numpy())
-        static = np.ascontiguousarray(points.static.detach().numpy())
+        table, static = _array(points.sums), _array(points.static)
         out = np.empty((len(table), len(sums) + 1))
-        kernels.score_new(self.weights, table, static, np.ascontiguousarray(sums, table.dtype), out)
+        room = _Room(1, 1, len(sums), max(len(sums), BLOCK))
+        space = self._workspace(room, table.dtype)
+        kernels.score_new(self.weights, space, table, static, _array(sums)[None], out)
         return torch.from_numpy(out)
+
+    def _workspace(self, room: _Room, kind: np.dtype) -> Workspace:
+        """One with at least this much room: this thread's last one, or a new one."""
+        kept: tuple[_Room, Workspace] | None = getattr(self.kept, "space", None)
+        if kept is not None and all(a >= b for a, b in zip(kept[0], room, strict=True)):
+            return kept[1]
+        if kept is not None:
+            room = _Room(*map(max, kept[0], room))
+        space = self._new_workspace(room, kind)
+        self.kept.space = room, space
+        return space
+
+    def _new_workspace(self, room: _Room, kind: np.dtype) -> Workspace:
+        # Memory that is never written to is never taken, so room is cheap.
+        w, rows, pairs = self.weights, room.rows, max(room.clusters + 1, BLOCK)
+        f, g, n_sums = len(w.f_out), len(w.b_u), self.network.n_sums
+
+        def real(*shape: int) -> Array:
+            return np.empty(shape, kind)
+
+        def whole(*shape: int) -> Int64[np.ndarray, ...]:
+            return np.zeros(shape, np.int64)
+
+        return Workspace(
+            k=whole(2, rows),
+            counts=whole(2, rows),
+            log_q=np.empty((2, rows)),
+            total=real(2, rows, f),
+            refs=whole(2, rows, room.slots),
+            parent=whole(rows),
+            choice=whole(rows),
+            sums=real(2, room.clusters, n_sums),
+            g_hat=real(2, room.clusters, f),
+            ids=whole(2, pairs),
+            cluster=whole(pairs),
+            point=whole(pairs),
+            a=real(pairs, g),
+            b=real(pairs, g),
+            features=real(pairs, len(w.w_pair)),
+            join=real(pairs, 2 * f),
+            pair=real(pairs, f),
+            change=real(pairs, f),
+            extra=real(pairs, f),
+            scores=np.empty(max(rows * (room.slots + 1), 2 * BLOCK, pairs)),
+            start=whole(rows + 1),
+            seats=np.empty((2, room.slots + 1)),
+            y=real(pairs, f),
+            y2=real(pairs, f),
+            parents=whole(room.points * rows),
+            choices=whole(room.points * rows),
+            offsets=whole(room.points + 1),
+        )
+
+
+def _array(tensor: Tensor) -> Array:
+    return np.ascontiguousarray(tensor.detach().numpy())

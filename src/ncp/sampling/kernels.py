@@ -5,10 +5,11 @@ Two functions do the arithmetic, for the tree and for new points alike:
 * `join_pairs`: g of clusters that points have joined, and what f sees of both (`PairFeatures`);
 * `score_candidates`: f of (prefix, pair) candidates.
 
-The rest keeps books. Nothing here allocates per step: `Workspace` arrays grow by doubling and two
-sets of them take turns. A sequence is worked on by one thread, which holds no lock of Python's;
-matrix products go to BLAS with the same shapes whatever else runs, so that the samples of a
-sequence depend on nothing but its own numbers.
+The rest keeps books, in the arrays of a `Workspace`: nothing here allocates. A sequence is worked
+on by one thread, which holds no lock of Python's; matrix products go to BLAS with the same shapes
+whatever else runs, so that the samples of a sequence depend on nothing but its own numbers.
+
+Loops are written out where array expressions would do: they compile several times faster.
 """
 
 from __future__ import annotations
@@ -20,18 +21,31 @@ from numpy.typing import NDArray
 
 from ncp.compiled import njit
 
-__all__ = ["OVERFLOW", "STOPPED", "Weights", "run_sequence", "score_new"]
+__all__ = [
+    "DONE",
+    "MORE_CLUSTERS",
+    "MORE_SLOTS",
+    "OVERFLOW",
+    "STOPPED",
+    "Weights",
+    "Workspace",
+    "read_labels",
+    "run_sequence",
+    "score_new",
+]
 
 BLOCK = 256  # candidates that go through f at once: their activations stay in the cache
 COSINE = 10.0  # as in `ncp.network.pair_features`
 FAR = 1e8  # as in `ncp.network.attention`
-DONE, STOPPED, OVERFLOW = 0, 1, 2
+DONE, STOPPED, OVERFLOW, MORE_CLUSTERS, MORE_SLOTS = range(5)
 
 # Sums may be taken in any order, and fused: vectors. Infinity and NaN keep their meaning.
-fast = njit(fastmath={"reassoc", "contract", "arcp", "nsz"})
+_inside = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by kernels only
+fast = njit(fastmath={"reassoc", "contract", "arcp", "nsz"}, **_inside)
+inner = njit(**_inside)
 
 Array = NDArray[np.floating]
-Run = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]  # labels, counts, log q
+Integers = NDArray[np.int64]
 
 
 class Weights(NamedTuple):
@@ -45,9 +59,7 @@ class Weights(NamedTuple):
     w_gc: Array  # (g, 2 f)
     b_gc: Array  # (2 f,)
     w_pair: Array  # (n_pair, f)
-    w_point: Array  # (n_point, f)
     k_f: Array  # (f,) weight of log K'
-    rest_f: Array  # (f,) weight of log(1 + N - n)
     f_w: Array  # (hidden, f, f)
     f_b: Array  # (hidden, f)
     f_slopes: Array  # (hidden + 1,)
@@ -58,6 +70,43 @@ class Weights(NamedTuple):
     mean: bool
     g_residual: bool
     f_residual: bool
+
+
+class Workspace(NamedTuple):
+    """The arrays of a tree; a first axis of two holds the state before and after a step."""
+
+    # rows: distinct prefixes
+    k: Integers  # (2, rows) number of clusters
+    counts: Integers  # (2, rows)
+    log_q: NDArray[np.float64]  # (2, rows)
+    total: Array  # (2, rows, f) S: the sum of g-hat over the row's clusters
+    refs: Integers  # (2, rows, slots) references into the arena
+    parent: Integers  # (rows,)
+    choice: Integers  # (rows,)
+    # arena: distinct live clusters
+    sums: Array  # (2, clusters, n_sums)
+    g_hat: Array  # (2, clusters, f)
+    ids: Integers  # (2, pairs) places after a step of clusters as they were, and with the point
+    # pairs of a step: every live cluster with the point, then the point alone
+    cluster: Integers  # (pairs,)
+    point: Integers  # (pairs,)
+    a: Array  # (pairs, g)
+    b: Array  # (pairs, g)
+    features: Array  # (pairs, n_pair)
+    join: Array  # (pairs, 2 f)
+    pair: Array  # (pairs, f)
+    change: Array  # (pairs, f)
+    extra: Array  # (pairs, f)
+    # candidates of a step
+    scores: NDArray[np.float64]  # (rows * (slots + 1),)
+    start: Integers  # (rows + 1,) where each row's begin
+    seats: NDArray[np.float64]  # (2, slots + 1) cumulative probabilities and tallies of a row
+    y: Array  # (BLOCK, f)
+    y2: Array  # (BLOCK, f)
+    # history: parents and choices of all steps, one step after the other
+    parents: Integers  # (N * rows,)
+    choices: Integers  # (N * rows,)
+    offsets: Integers  # (N + 1,)
 
 
 @fast
@@ -80,128 +129,119 @@ def _hidden(a, b, n, w, bias, slopes, residual):
 
 
 @fast
-def _pair_features(w, sums, point, rest, first, out):
-    """What f sees of a cluster by its sums and a point; see `PairFeatures.of_pair`."""
-    c, d, octaves = w.codes, w.coordinates, w.octaves
-    last = len(sums) - 1
-    inverse = 1 / max(sums[last], sums.dtype.type(1))
-    with_point = within = with_rest = sums.dtype.type(0)
+def _pair_features(w, sums, side, k, points, m, rest, out, i):
+    """What f sees of cluster k and point m; see `PairFeatures.of_pair`."""
+    c, d, octaves, first = w.codes, w.coordinates, w.octaves, len(w.b_u)
+    kind = points.dtype.type
+    size = sums[side, k, sums.shape[2] - 1]
+    inverse = 1 / size
+    with_point = within = with_rest = kind(0)
     for j in range(c):
-        code = sums[first + j] * inverse
-        product, other = code * point[first + j], code * rest[j]
-        out[j], out[c + j], out[2 * c + j] = code, product, other
+        code = sums[side, k, first + j] * inverse
+        product, other = code * points[m, first + j], code * rest[j]
+        out[i, j] = code
+        out[i, c + j] = product
+        out[i, 2 * c + j] = other
         with_point += product
         within += code * code
         with_rest += other
-    scale = COSINE / c
-    out[3 * c], out[3 * c + 1], out[3 * c + 2] = (
-        scale * with_point,
-        scale * within,
-        scale * with_rest,
-    )
-    out[3 * c + 3] = np.log1p(sums[last])
+    out[i, 3 * c] = COSINE / c * with_point
+    out[i, 3 * c + 1] = COSINE / c * within
+    out[i, 3 * c + 2] = COSINE / c * with_rest
+    out[i, 3 * c + 3] = np.log1p(size)
     if octaves == 0:
         return
-    apart = norm = sums.dtype.type(0)
+    apart = norm = kind(0)
     for j in range(d):
-        centre = sums[first + c + j] * inverse
+        centre = sums[side, k, first + c + j] * inverse
         norm += centre * centre
-        apart += (centre - point[first + c + j]) ** 2
-    spread = max(sums[first + c + d] * inverse - norm, sums.dtype.type(0))
-    apart, spread = min(apart, FAR) / 8, min(spread, FAR) / 8
+        apart += (centre - points[m, first + c + j]) ** 2
+    spread = max(sums[side, k, first + c + d] * inverse - norm, kind(0))
+    apart = min(apart, kind(FAR)) / kind(8)
+    spread = min(spread, kind(FAR)) / kind(8)
     at = 3 * c + 4
     for j in range(octaves):
-        out[at + j] = np.exp(-apart)
-        out[at + octaves + j] = np.log1p(apart)
-        out[at + 2 * octaves + j] = np.log1p(spread)
-        apart *= 4
-        spread *= 4
+        out[i, at + j] = np.exp(-apart)
+        out[i, at + octaves + j] = np.log1p(apart)
+        out[i, at + 2 * octaves + j] = np.log1p(spread)
+        apart *= kind(4)
+        spread *= kind(4)
 
 
 @fast
-def join_pairs(w, sums, points, rest, cluster, point, n, a, b, features, join, pair):
-    """Clusters with a point in each, for n pairs (cluster or -1 for none, point).
+def join_pairs(w, sums, side, g_hat, points, rest, n, s):
+    """Clusters with a point in each, for the n pairs (cluster or -1, point) of the workspace `s`.
 
-    Fills `join` with g-hat(H + h) and V_C g(H + h), side by side, and `pair` with V_A times the
-    pair features (zero where there is no cluster). `rest` is the mean code of the unassigned.
+    Fills `s.join` with g-hat(H + h) and V_C g(H + h), side by side; `s.change` with
+    g-hat(H + h) - g-hat(H); and `s.extra` with all that is not summed over clusters: V_C g and
+    V_A times the pair features. `rest` is the mean code of the unassigned.
     """
-    width = len(w.b_u)
-    last = points.shape[1] - 1
+    g_width, width, last = len(w.b_u), len(w.k_f), points.shape[1] - 1
+    kind = points.dtype.type
     for i in range(n):
-        k, m = cluster[i], point[i]
-        size = points[m, last] + (sums[k, last] if k >= 0 else 0)
-        scale = points.dtype.type(1 / size if w.mean else 1)
-        log_size = points.dtype.type(np.log(size))
+        k, m = s.cluster[i], s.point[i]
+        size = points[m, last]
+        if k >= 0:
+            size += sums[side, k, last]
+        scale = kind(1 / size if w.mean else 1)
+        log_size = kind(np.log(size))
+        for j in range(g_width):
+            v = points[m, j]
+            if k >= 0:
+                v += sums[side, k, j]
+            s.a[i, j] = v * scale + w.size_u[j] * log_size + w.b_u[j]
+        for j in range(s.features.shape[1]):
+            s.features[i, j] = 0
+        if k >= 0 and w.codes > 0:
+            _pair_features(w, sums, side, k, points, m, rest, s.features, i)
+    _hidden(s.a, s.b, n, w.g_w, w.g_b, w.g_slopes, w.g_residual)
+    np.dot(s.a[:n], w.w_gc, s.join[:n])
+    np.dot(s.features[:n], w.w_pair, s.pair[:n])
+    for i in range(n):
+        k = s.cluster[i]
         for j in range(width):
-            v = points[m, j] + (sums[k, j] if k >= 0 else 0)
-            a[i, j] = v * scale + w.size_u[j] * log_size + w.b_u[j]
-    _hidden(a, b, n, w.g_w, w.g_b, w.g_slopes, w.g_residual)
-    np.dot(a[:n], w.w_gc, join[:n])
-    for i in range(n):
-        for j in range(join.shape[1]):
-            join[i, j] += w.b_gc[j]
-    if w.codes == 0:
-        pair[:n] = 0
-        return
-    for i in range(n):
-        if cluster[i] >= 0:
-            _pair_features(w, sums[cluster[i]], points[point[i]], rest, width, features[i])
-        else:
-            features[i] = 0
-    np.dot(features[:n], w.w_pair, pair[:n])
+            s.join[i, j] += w.b_gc[j]
+            s.change[i, j] = s.join[i, j]
+            if k >= 0:
+                s.change[i, j] -= g_hat[side, k, j]
+            s.extra[i, j] = s.join[i, width + j] + w.b_gc[width + j] + s.pair[i, j]
 
 
 @fast
-def score_candidates(w, y, b, n, logits):
-    """f after its first layer, of n rows of `y`."""
-    _hidden(y, b, n, w.f_w, w.f_b, w.f_slopes, w.f_residual)
-    width = y.shape[1]
-    for i in range(n):
-        total = y.dtype.type(0)
-        for j in range(width):
-            total += y[i, j] * w.f_out[j]
-        logits[i] = total
-
-
-@fast
-def _first_layer(w, total, r, change, extra, i, base, n, n_clusters, y, at):
-    """y of a candidate: the prefix's sum with its cluster's value replaced, and all the rest.
-
-    `change` is g-hat(H + h) - g-hat(H) of a pair, `extra` all that is not summed over clusters.
-    """
+def _first_layer(k_f, mean, total, side, r, change, extra, i, base, n, n_clusters, y, at):
+    """y of a candidate: the prefix's sum with its cluster's value replaced, and all the rest."""
     kind = y.dtype.type
-    scale = kind(1 / n_clusters if w.mean else 1)
+    scale = kind(1 / n_clusters if mean else 1)
     log_k = kind(np.log(n_clusters))
     for j in range(y.shape[1]):
-        in_g = (total[r, j] + change[i, j]) * scale
-        y[at, j] = in_g + w.k_f[j] * log_k + extra[i, j] + base[n, j]
+        in_g = (total[side, r, j] + change[i, j]) * scale
+        y[at, j] = in_g + k_f[j] * log_k + extra[i, j] + base[n, j]
 
 
 @fast
-def _finish_pairs(join, pair, g_hat, cluster, n, change, extra):
-    """`change` and `extra` (see `_first_layer`) of n pairs."""
-    width = change.shape[1]
+def score_candidates(w, y, y2, n, scores, at):
+    """f after its first layer, of n rows of `y`, to `scores` from `at` on."""
+    _hidden(y, y2, n, w.f_w, w.f_b, w.f_slopes, w.f_residual)
     for i in range(n):
-        c = cluster[i]
-        for j in range(width):
-            old = g_hat[c, j] if c >= 0 else g_hat.dtype.type(0)
-            change[i, j] = join[i, j] - old
-            extra[i, j] = join[i, width + j] + pair[i, j]
+        total = y.dtype.type(0)
+        for j in range(y.shape[1]):
+            total += y[i, j] * w.f_out[j]
+        scores[at + i] = total
 
 
-@njit
-def _log_softmax(scores, n):
+@inner
+def _log_softmax(scores, first, n):
     """In place, in double precision, from left to right. False if a score is not finite."""
-    top = scores[0]
-    for j in range(n):
+    top = scores[first]
+    for j in range(first, first + n):
         if not np.isfinite(scores[j]):
             return False
         top = max(top, scores[j])
     total = 0.0
-    for j in range(n):
+    for j in range(first, first + n):
         total += np.exp(scores[j] - top)
     shift = top + np.log(total)
-    for j in range(n):
+    for j in range(first, first + n):
         scores[j] -= shift
     return True
 
@@ -209,7 +249,7 @@ def _log_softmax(scores, n):
 # -- the tree -----------------------------------------------------------------------------------
 
 
-@njit
+@inner
 def _child_key(key, number):
     """SplitMix64 started at a key, its number-th output; see `ncp.sampling.keys.child_keys`."""
     z = key + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -218,118 +258,180 @@ def _child_key(key, number):
     return z ^ (z >> np.uint64(31))
 
 
-@njit
+@inner
 def _uniform(key, number):
     return (_child_key(key, number) >> np.uint64(11)) * 2.0**-53
 
 
-@njit
-def _split(scores, start, n_rows, counts, log_q, key, seats, parent, choice, tally, new_log_q):
+@inner
+def _score_rows(w, s, side, n_rows, n_live, base, n):
+    """log p of every candidate of every row, in `s.scores`. False if one is not finite."""
+    filled = at = 0
+    s.start[0] = 0
+    for r in range(n_rows):
+        k = s.k[side, r]
+        s.start[r + 1] = s.start[r] + k + 1
+        for j in range(k + 1):
+            i = s.refs[side, r, j] if j < k else n_live
+            _first_layer(
+                w.k_f, w.mean, s.total, side, r, s.change, s.extra, i,
+                base, n, max(k, j + 1), s.y, filled,
+            )  # fmt: skip
+            filled += 1
+            if filled == BLOCK:
+                score_candidates(w, s.y, s.y2, filled, s.scores, at)
+                at += filled
+                filled = 0
+    score_candidates(w, s.y, s.y2, filled, s.scores, at)
+    for r in range(n_rows):
+        if not _log_softmax(s.scores, s.start[r], s.start[r + 1] - s.start[r]):
+            return False
+    return True
+
+
+@inner
+def _split(s, side, n_rows, key):
     """Each sample of a row chooses its child independently; returns the number of children."""
     n_children = 0
     sample = np.uint64(0)
+    other = 1 - side
     for r in range(n_rows):
-        first, n_slots = start[r], start[r + 1] - start[r]
+        first, n_slots = s.start[r], s.start[r + 1] - s.start[r]
         cumulative = 0.0
         for j in range(n_slots):
-            cumulative += np.exp(scores[first + j])
-            seats[j, 0], seats[j, 1] = cumulative, 0.0
-        for _ in range(counts[r]):
+            cumulative += np.exp(s.scores[first + j])
+            s.seats[0, j] = cumulative
+            s.seats[1, j] = 0.0
+        for _ in range(s.counts[side, r]):
             u = _uniform(key, sample) * cumulative
             sample += np.uint64(1)
             j = 0
-            while j < n_slots - 1 and u >= seats[j, 0]:
+            while j < n_slots - 1 and u >= s.seats[0, j]:
                 j += 1
-            seats[j, 1] += 1.0
+            s.seats[1, j] += 1.0
         for j in range(n_slots):
-            if seats[j, 1] > 0:
-                parent[n_children], choice[n_children] = r, j
-                tally[n_children] = np.int64(seats[j, 1])
-                new_log_q[n_children] = log_q[r] + scores[first + j]
+            if s.seats[1, j] > 0:
+                s.parent[n_children] = r
+                s.choice[n_children] = j
+                s.counts[other, n_children] = np.int64(s.seats[1, j])
+                s.log_q[other, n_children] = s.log_q[side, r] + s.scores[first + j]
                 n_children += 1
     return n_children
 
 
-@njit
-def _keep_best(scores, start, n_rows, counts, log_q, beam, parent, choice, tally, new_log_q):
+@inner
+def _keep_best(s, side, n_rows, beam):
     """The `beam` most probable children of all rows, in the order of their parents."""
-    n = start[n_rows]
-    total = np.empty(n)
-    row = np.empty(n, np.int64)
+    other = 1 - side
+    n = 0  # kept so far, the best first
     for r in range(n_rows):
-        for j in range(start[r], start[r + 1]):
-            total[j] = log_q[r] + scores[j]
-            row[j] = r
-    best = np.sort(np.argsort(-total, kind="mergesort")[:beam])
-    for i in range(len(best)):
-        j = best[i]
-        parent[i], choice[i], tally[i] = row[j], j - start[row[j]], counts[row[j]]
-        new_log_q[i] = total[j]
-    return len(best)
+        for j in range(s.start[r], s.start[r + 1]):
+            value = s.log_q[side, r] + s.scores[j]
+            if n == beam and value <= s.log_q[other, n - 1]:
+                continue
+            at = min(n, beam - 1)
+            while at > 0 and s.log_q[other, at - 1] < value:
+                s.log_q[other, at] = s.log_q[other, at - 1]
+                s.parent[at] = s.parent[at - 1]
+                s.choice[at] = s.choice[at - 1]
+                at -= 1
+            s.log_q[other, at] = value
+            s.parent[at] = r
+            s.choice[at] = j - s.start[r]
+            n = min(n + 1, beam)
+    for i in range(1, n):  # by parent and choice
+        value, r, c = s.log_q[other, i], s.parent[i], s.choice[i]
+        at = i
+        while at > 0 and (s.parent[at - 1] > r or (s.parent[at - 1] == r and s.choice[at - 1] > c)):
+            s.log_q[other, at] = s.log_q[other, at - 1]
+            s.parent[at] = s.parent[at - 1]
+            s.choice[at] = s.choice[at - 1]
+            at -= 1
+        s.log_q[other, at] = value
+        s.parent[at] = r
+        s.choice[at] = c
+    for i in range(n):
+        s.counts[other, i] = s.counts[side, s.parent[i]]
+    return n
+
+
+@inner
+def _keep_cluster(s, side, i, n_live, points, n, joined, n_new):
+    """Put cluster i (n_live: none), as it was or with point n in it, to place n_new."""
+    other = 1 - side
+    for d in range(points.shape[1]):
+        value = points.dtype.type(0)
+        if joined:
+            value += points[n, d]
+        if i < n_live:
+            value += s.sums[side, i, d]
+        s.sums[other, n_new, d] = value
+    for d in range(s.total.shape[2]):
+        s.g_hat[other, n_new, d] = s.join[i, d] if joined else s.g_hat[side, i, d]
+
+
+@inner
+def _advance(s, side, n_children, n_live, points, n):
+    """The state after a step: the children, and the clusters that one of them has, once each.
+
+    Returns the number of clusters, or -1 if there is no room for them.
+    """
+    other, most = 1 - side, s.sums.shape[1]
+    for i in range(n_live + 1):
+        s.ids[0, i] = -1
+        s.ids[1, i] = -1
+    n_new = 0
+    for child in range(n_children):
+        r, choice = s.parent[child], s.choice[child]
+        s.parents[s.offsets[n] + child] = r
+        s.choices[s.offsets[n] + child] = choice
+        k_before = s.k[side, r]
+        k = max(k_before, choice + 1)
+        s.k[other, child] = k
+        for j in range(k):
+            i = s.refs[side, r, j] if j < k_before else n_live
+            joined = 1 if j == choice else 0
+            if s.ids[joined, i] < 0:
+                if n_new == most:
+                    return -1
+                _keep_cluster(s, side, i, n_live, points, n, joined == 1, n_new)
+                s.ids[joined, i] = n_new
+                n_new += 1
+            s.refs[other, child, j] = s.ids[joined, i]
+        i = s.refs[side, r, choice] if choice < k_before else n_live
+        for d in range(s.total.shape[2]):
+            s.total[other, child, d] = s.total[side, r, d] + s.change[i, d]
+    s.offsets[n + 1] = s.offsets[n] + n_children
+    return n_new
+
+
+@inner
+def _start(w, s, points, rest, count):
+    """The state after the first point, which is a cluster of its own."""
+    s.cluster[0] = -1
+    s.point[0] = 0
+    join_pairs(w, s.sums, 0, s.g_hat, points[:1], rest[0], 1, s)
+    s.k[0, 0] = 1
+    s.counts[0, 0] = count
+    s.log_q[0, 0] = 0.0
+    s.refs[0, 0, 0] = 0
+    s.offsets[1] = 0
+    for d in range(points.shape[1]):
+        s.sums[0, 0, d] = points[0, d]
+    for d in range(s.total.shape[2]):
+        s.g_hat[0, 0, d] = s.join[0, d]
+        s.total[0, 0, d] = s.join[0, d]
 
 
 @njit
-def _room(array, n):
-    """The array, or a copy with twice the rows that are wanted if it has fewer."""
-    if array.shape[0] >= n:
-        return array
-    larger = np.zeros((2 * n, array.shape[1]), array.dtype)
-    larger[: array.shape[0]] = array
-    return larger
-
-
-@njit
-def _room1(array, n):
-    if array.shape[0] >= n:
-        return array
-    larger = np.zeros(2 * n, array.dtype)
-    larger[: array.shape[0]] = array
-    return larger
-
-
-@njit
-def _positions(w, points, q, static):
-    """What does not depend on clusters, of every position: `base`, and the mean code after it."""
-    n, width = static.shape
-    c, first = w.codes, len(w.b_u)
-    base = static.copy()
-    rest = np.zeros((n, max(c, 1)), static.dtype)
-    q_sum = np.zeros(width)
-    z_sum = np.zeros(max(c, 1))
-    seen = np.zeros((n, w.w_point.shape[0]), static.dtype)
-    for i in range(n - 1, -1, -1):
-        number = n - 1 - i
-        each = 1.0 / max(number, 1)
-        log_rest = np.log1p(number)
-        q_scale = each if w.mean else 1.0
-        for j in range(width):
-            base[i, j] += q_sum[j] * q_scale + w.rest_f[j] * log_rest
-            q_sum[j] += q[i, j]
-        if c > 0:
-            cosine = 0.0
-            for j in range(c):
-                rest[i, j] = z_sum[j] * each
-                product = rest[i, j] * points[i, first + j]
-                seen[i, j] = product
-                cosine += product
-                z_sum[j] += points[i, first + j]
-            seen[i, c] = COSINE / c * cosine
-            seen[i, c + 1] = log_rest
-    if c > 0:
-        base += np.dot(seen, w.w_point)
-    return base, rest
-
-
-@njit
-def run_sequence(  # type: ignore[no-untyped-def]
-    w, points, q, static, order, count, key, beam, stop, done
-) -> Any:
-    """All samples of one data set in one order.
+def run_sequence(w, s, points, base, rest, count, key, beam, stop, done) -> Any:  # type: ignore[no-untyped-def]
+    """All samples of one data set in one order, left in the workspace.
 
     Args:
         w: the network's `Weights`.
-        points, q, static: the tables of `Points`, in the order of the sequence.
-        order: which of the caller's points stands at each position.
+        s: a `Workspace` with rows for all samples.
+        points: what clusters sum up, `(N, n_sums)`, in the order of the sequence.
+        base, rest: of `Network.positions`.
         count: samples wanted.
         key: of the sequence's random numbers.
         beam: 0 to split samples, else the number of prefixes to keep.
@@ -337,231 +439,109 @@ def run_sequence(  # type: ignore[no-untyped-def]
         done: an array of one number, to which the positions that are finished are added.
 
     Returns:
-        Canonical labels `(rows, N)` in the caller's order, counts, log q,
-        and `DONE`, `STOPPED` or `OVERFLOW`.
+        `DONE`, or why not; the number of rows; and which side of the workspace they are on.
     """
-    n_points, n_sums = points.shape
-    width, g_width = len(w.f_out), len(w.b_u)
-    kind = points.dtype
-    base, rest = _positions(w, points, q, static)
-
-    # rows: distinct prefixes; two sets that take turns
-    cap = 64
-    k, k2 = np.ones(cap, np.int64), np.ones(cap, np.int64)
-    counts, counts2 = np.zeros(cap, np.int64), np.zeros(cap, np.int64)
-    log_q, log_q2 = np.zeros(cap), np.zeros(cap)
-    total, total2 = np.zeros((cap, width), kind), np.zeros((cap, width), kind)
-    refs, refs2 = np.zeros((cap, 8), np.int32), np.zeros((cap, 8), np.int32)
-    parent, choice = np.zeros(cap, np.int64), np.zeros(cap, np.int64)
-    # arena: distinct live clusters, likewise
-    sums, sums2 = np.zeros((cap, n_sums), kind), np.zeros((cap, n_sums), kind)
-    g_hat, g_hat2 = np.zeros((cap, width), kind), np.zeros((cap, width), kind)
-    # pairs of a step: every live cluster with the point, then the point alone
-    cluster, alone = np.zeros(cap, np.int64), np.zeros(cap, np.int64)
-    a, b = np.zeros((cap, g_width), kind), np.zeros((cap, g_width), kind)
-    features = np.zeros((cap, w.w_pair.shape[0]), kind)
-    join, pair = np.zeros((cap, 2 * width), kind), np.zeros((cap, width), kind)
-    change, extra = np.zeros((cap, width), kind), np.zeros((cap, width), kind)
-    old_id, new_id = np.zeros(cap, np.int32), np.zeros(cap, np.int32)
-    # candidates of a step
-    scores, start = np.zeros(4 * cap), np.zeros(cap + 1, np.int64)
-    y, y2 = np.zeros((BLOCK, width), kind), np.zeros((BLOCK, width), kind)
-    block, seats = np.zeros(BLOCK, kind), np.zeros((16, 2))
-    # history: children of all steps, one step after the other
-    parents, choices = np.zeros(4 * cap, np.int32), np.zeros(4 * cap, np.int32)
-    offsets = np.zeros(n_points + 1, np.int64)
-
-    cluster[0] = -1
-    join_pairs(w, sums, points[:1], rest[0], cluster, alone, 1, a, b, features, join, pair)
-    sums[0], g_hat[0], total[0] = points[0], join[0, :width], join[0, :width]
-    counts[0] = count
-    n_rows = n_live = most_k = 1
+    n_points, side, n_rows, n_live = len(points), 0, 1, 1
+    most_slots, most_clusters = s.refs.shape[2], s.sums.shape[1]
+    _start(w, s, points, rest, count)
     done[0] += 1
     for n in range(1, n_points):
         if stop[0]:
-            return np.zeros((0, n_points), np.int64), counts[:0], log_q[:0], STOPPED
-        # g of every live cluster with the point, and of the point alone
-        n_pairs = n_live + 1
-        cluster, alone = _room1(cluster, n_pairs), _room1(alone, n_pairs)
-        a, b, features = _room(a, n_pairs), _room(b, n_pairs), _room(features, n_pairs)
-        join, pair = _room(join, n_pairs), _room(pair, n_pairs)
-        change, extra = _room(change, n_pairs), _room(extra, n_pairs)
-        old_id, new_id = _room1(old_id, n_pairs), _room1(new_id, n_pairs)
-        for i in range(n_live):
-            cluster[i] = i
-        cluster[n_live] = -1
-        here = points[n : n + 1]
-        join_pairs(w, sums, here, rest[n], cluster, alone, n_pairs, a, b, features, join, pair)
-        _finish_pairs(join, pair, g_hat, cluster, n_pairs, change, extra)
-
-        # f of every candidate
-        start = _room1(start, n_rows + 1)
-        for r in range(n_rows):
-            start[r + 1] = start[r] + k[r] + 1
-        scores = _room1(scores, start[n_rows])
-        filled = at = 0
-        for r in range(n_rows):
-            for j in range(k[r] + 1):
-                i = refs[r, j] if j < k[r] else n_live
-                _first_layer(w, total, r, change, extra, i, base, n, max(k[r], j + 1), y, filled)
-                filled += 1
-                if filled == BLOCK:
-                    score_candidates(w, y, y2, filled, block)
-                    scores[at : at + filled] = block[:filled]
-                    at += filled
-                    filled = 0
-        score_candidates(w, y, y2, filled, block)
-        scores[at : at + filled] = block[:filled]
-        for r in range(n_rows):
-            if not _log_softmax(scores[start[r] :], start[r + 1] - start[r]):
-                return np.zeros((0, n_points), np.int64), counts[:0], log_q[:0], OVERFLOW
-
-        # the children
-        most = start[n_rows] if beam > 0 else min(count, start[n_rows])
-        parent, choice = _room1(parent, most), _room1(choice, most)
-        counts2, log_q2, k2 = _room1(counts2, most), _room1(log_q2, most), _room1(k2, most)
+            return STOPPED, 0, 0
+        if n_live == most_clusters:
+            return MORE_CLUSTERS, 0, 0
+        for i in range(n_live + 1):
+            s.cluster[i] = i
+            s.point[i] = 0
+        s.cluster[n_live] = -1
+        join_pairs(w, s.sums, side, s.g_hat, points[n : n + 1], rest[n], n_live + 1, s)
+        if not _score_rows(w, s, side, n_rows, n_live, base, n):
+            return OVERFLOW, 0, 0
         if beam > 0:
-            n_children = _keep_best(
-                scores, start, n_rows, counts, log_q, beam, parent, choice, counts2, log_q2
-            )
+            n_children = _keep_best(s, side, n_rows, beam)
         else:
-            step = _child_key(key, np.uint64(n - 1))
-            seats = _room(seats, most_k + 1)
-            n_children = _split(
-                scores, start, n_rows, counts, log_q, step, seats, parent, choice, counts2, log_q2
-            )
-        end = offsets[n] + n_children
-        parents, choices = _room1(parents, end), _room1(choices, end)
-        offsets[n + 1] = end
-
-        # their state: clusters that somebody has, once each
-        most_k = 0
+            n_children = _split(s, side, n_rows, _child_key(key, np.uint64(n - 1)))
         for child in range(n_children):
-            parents[offsets[n] + child], choices[offsets[n] + child] = parent[child], choice[child]
-            r = parent[child]
-            k2[child] = max(k[r], choice[child] + 1)
-            most_k = max(most_k, k2[child])
-        if most_k > refs2.shape[1] or n_children > refs2.shape[0]:
-            refs2 = np.zeros(
-                (max(2 * n_children, refs2.shape[0]), max(2 * most_k, refs2.shape[1])), np.int32
-            )
-        total2 = _room(total2, n_children)
-        sums2 = _room(sums2, 2 * n_live + 1)
-        g_hat2 = _room(g_hat2, 2 * n_live + 1)
-        old_id[:n_pairs] = -1
-        new_id[:n_pairs] = -1
-        n_new = 0
-        for child in range(n_children):
-            r = parent[child]
-            for j in range(k2[child]):
-                i = refs[r, j] if j < k[r] else n_live
-                if j == choice[child]:
-                    if new_id[i] < 0:
-                        new_id[i] = n_new
-                        for d in range(n_sums):
-                            sums2[n_new, d] = points[n, d] + (sums[i, d] if i < n_live else 0)
-                        g_hat2[n_new] = join[i, :width]
-                        n_new += 1
-                    refs2[child, j] = new_id[i]
-                    for d in range(width):
-                        total2[child, d] = total[r, d] + change[i, d]
-                else:
-                    if old_id[i] < 0:
-                        old_id[i] = n_new
-                        sums2[n_new] = sums[i]
-                        g_hat2[n_new] = g_hat[i]
-                        n_new += 1
-                    refs2[child, j] = old_id[i]
-        n_rows, n_live = n_children, n_new
-        k, k2 = k2, k
-        counts, counts2 = counts2, counts
-        log_q, log_q2 = log_q2, log_q
-        total, total2 = total2, total
-        refs, refs2 = refs2, refs
-        sums, sums2 = sums2, sums
-        g_hat, g_hat2 = g_hat2, g_hat
+            if s.choice[child] >= most_slots:
+                return MORE_SLOTS, 0, 0
+        n_live = _advance(s, side, n_children, n_live, points, n)
+        if n_live < 0:
+            return MORE_CLUSTERS, 0, 0
+        n_rows, side = n_children, 1 - side
         done[0] += 1
-    labels = _read_labels(parents, choices, offsets, n_rows, order)
-    return labels, counts[:n_rows].copy(), log_q[:n_rows].copy(), DONE
+    return DONE, n_rows, side
 
 
 @njit
-def _read_labels(parents, choices, offsets, n_rows, order):
+def read_labels(  # type: ignore[no-untyped-def]
+    parents, choices, offsets, order, new, labels
+) -> None:
     """Walk back from the final rows; labels by first appearance in the caller's order."""
     n_points = len(order)
-    labels = np.zeros((n_rows, n_points), np.int64)
-    new = np.empty(n_points, np.int64)
-    for row in range(n_rows):
+    for row in range(len(labels)):
         r = row
         for n in range(n_points - 1, 0, -1):
             labels[row, order[n]] = choices[offsets[n] + r]
             r = parents[offsets[n] + r]
         labels[row, order[0]] = 0
-        new[:] = -1
         n_seen = 0
+        for i in range(n_points):
+            new[i] = -1
         for i in range(n_points):
             old = labels[row, i]
             if new[old] < 0:
                 new[old] = n_seen
                 n_seen += 1
             labels[row, i] = new[old]
-    return labels
 
 
 # -- new points ---------------------------------------------------------------------------------
 
 
 @njit
-def score_new(w: Any, points: Any, static: Any, sums: Any, out: Any) -> Any:
+def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untyped-def]
     """log p(c = k) of new points, each as the last one after the clusters of a partition.
 
     Args:
         w: the network's `Weights`.
+        s: a `Workspace` of K clusters and at least as many pairs as one point has candidates.
         points, static: the tables of `Points` of M new points.
-        sums: of the K clusters, `(K, n_sums)`.
+        sums: of the K clusters, `(1, K, n_sums)`.
         out: `(M, K + 1)`; the last column is "a new cluster".
 
     Returns:
         False if a score is not finite.
     """
-    n_clusters = len(sums)
-    width, g_width = len(w.f_out), len(w.b_u)
-    kind = points.dtype
+    n_clusters = sums.shape[1]
     slots = n_clusters + 1
-    at_once = max(1, BLOCK // slots)
-    n = max(at_once * slots, n_clusters)
-    cluster, point = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    a, b = np.zeros((n, g_width), kind), np.zeros((n, g_width), kind)
-    features = np.zeros((n, w.w_pair.shape[0]), kind)
-    join, pair = np.zeros((n, 2 * width), kind), np.zeros((n, width), kind)
-    y, y2, logits = np.zeros((n, width), kind), np.zeros((n, width), kind), np.zeros(n, kind)
-    change, extra = np.zeros((n, width), kind), np.zeros((n, width), kind)
-    rest = np.zeros(max(w.codes, 1), kind)
-
-    # g-hat of the clusters themselves: nothing joined by each
+    rest = np.zeros(max(w.codes, 1), points.dtype)
+    # g-hat of the clusters themselves: each as if it were a point, joining nothing
     for i in range(n_clusters):
-        cluster[i], point[i] = -1, i
-    join_pairs(w, sums, sums, rest, cluster, point, n_clusters, a, b, features, join, pair)
-    g_hat = join[:n_clusters, :width].copy()
-    total = np.zeros((1, width), kind)
-    for i in range(n_clusters):
-        total[0] += g_hat[i]
+        s.cluster[i] = -1
+        s.point[i] = i
+    join_pairs(w, sums, 0, s.g_hat, sums[0], rest, n_clusters, s)
+    for j in range(s.total.shape[2]):
+        s.total[0, 0, j] = 0
+        for i in range(n_clusters):
+            s.g_hat[0, i, j] = s.join[i, j]
+            s.total[0, 0, j] += s.join[i, j]
+    at_once = max(1, min(len(s.cluster), BLOCK) // slots)
     for first in range(0, len(points), at_once):
-        m = min(at_once, len(points) - first)
-        for i in range(m):
-            for j in range(slots):
-                cluster[i * slots + j] = j if j < n_clusters else -1
-                point[i * slots + j] = i
-        here = points[first : first + m]
-        n_pairs = m * slots
-        join_pairs(w, sums, here, rest, cluster, point, n_pairs, a, b, features, join, pair)
-        _finish_pairs(join, pair, g_hat, cluster, n_pairs, change, extra)
-        for p in range(n_pairs):
-            n_after = max(n_clusters, p % slots + 1)
-            _first_layer(w, total, 0, change, extra, p, static, first + p // slots, n_after, y, p)
-        score_candidates(w, y, y2, n_pairs, logits)
-        for i in range(m):
-            out[first + i] = logits[i * slots : (i + 1) * slots]
-            if not _log_softmax(out[first + i], slots):
+        n = min(at_once, len(points) - first) * slots
+        for i in range(n):
+            s.cluster[i] = i % slots if i % slots < n_clusters else -1
+            s.point[i] = i // slots
+        join_pairs(w, sums, 0, s.g_hat, points[first:], rest, n, s)
+        for i in range(n):
+            n_after = max(n_clusters, i % slots + 1)
+            _first_layer(
+                w.k_f, w.mean, s.total, 0, 0, s.change, s.extra, i,
+                static, first + i // slots, n_after, s.y, i,
+            )  # fmt: skip
+        score_candidates(w, s.y, s.y2, n, s.scores, 0)
+        for i in range(n // slots):
+            if not _log_softmax(s.scores, i * slots, slots):
                 return False
+            for j in range(slots):
+                out[first + i, j] = s.scores[i * slots + j]
     return True

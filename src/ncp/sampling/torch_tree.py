@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
-from ncp.network.layout import prefix_sum, widest
+from ncp.network.layout import widest
 from ncp.network.network import Folded, Network, Points
 from ncp.partitions import canonical
+from ncp.sampling.compiled_tree import Run
 from ncp.sampling.keys import child_keys
 
 __all__ = ["TorchTree"]
@@ -54,7 +55,7 @@ class TorchTree:
         Int64[np.ndarray, "rows N"], Int64[np.ndarray, " rows"], Float64[np.ndarray, " rows"]
     ]:
         """Canonical labels, counts and log q; see `kernels.run_sequence`."""
-        base, rest = self._positions(points)
+        base, rest = self.network.positions(points, self.folded)
         state = self._first(points, count)
         history = []
         for n in range(1, len(points.sums)):
@@ -73,19 +74,8 @@ class TorchTree:
             labels[:, n] = choice[row]
             row = parent[row]
         labels = canonical(torch.empty_like(labels).index_copy(1, torch.as_tensor(order), labels))
-        return labels.cpu().numpy(), state.counts.cpu().numpy(), state.log_q.double().cpu().numpy()
-
-    def _positions(self, points: Points) -> tuple[Tensor, Tensor]:
-        """`base` of every position, and the mean code of the points after it."""
-        n = len(points.sums)
-        pairs = self.network.pair_features
-        codes = points.sums[:, self.g_width : self.g_width + (pairs.codes if pairs else 0)]
-        each = torch.cat([points.q, codes], 1).to(widest(codes.device))
-        after = (prefix_sum(each.flip(0)[None])[0].flip(0) - each).to(codes.dtype)
-        q, z = torch.split(after, [points.q.shape[1], codes.shape[1]], 1)
-        number = torch.arange(n - 1, -1, -1, device=q.device).to(q.dtype)
-        base = self.network.base(points, q, z, number, self.folded)
-        return base, z / number.clamp(min=1)[:, None]
+        log_q = state.log_q.double().cpu().numpy()
+        return Run(labels.cpu().numpy(), state.counts.cpu().numpy(), log_q)
 
     def _first(self, points: Points, count: int) -> _State:
         one = points.sums[:1]

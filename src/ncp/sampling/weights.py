@@ -22,9 +22,9 @@ def compiled_weights(network: Network, folded: Folded) -> Weights:
     f_w, f_b, f_slopes = _hidden(network.f, spec.f.width)
     no_pair = folded.b_f.new_zeros(spec.f.width, 0)
     log_size = folded.b_u.new_zeros(spec.g.width)
-    log_numbers = folded.b_f.new_zeros(2, spec.f.width)
+    log_k = folded.b_f.new_zeros(spec.f.width)
     if network.log_size is not None and network.log_numbers is not None:
-        log_size, log_numbers = network.log_size.weight[:, 0], network.log_numbers.weight.T
+        log_size, log_k = network.log_size.weight[:, 0], network.log_numbers.weight[:, 0]
     return Weights(
         b_u=_array(folded.b_u),
         size_u=_array(log_size),
@@ -34,9 +34,7 @@ def compiled_weights(network: Network, folded: Folded) -> Weights:
         w_gc=_array(folded.w_gc.T),
         b_gc=_array(folded.b_gc),
         w_pair=_array((no_pair if folded.w_pair is None else folded.w_pair).T),
-        w_point=_array((no_pair if folded.w_point is None else folded.w_point).T),
-        k_f=_array(log_numbers[0]),
-        rest_f=_array(log_numbers[1]),
+        k_f=_array(log_k),
         f_w=f_w,
         f_b=f_b,
         f_slopes=f_slopes,

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import ArrayLike
 
-from ncp.summary.rows import as_row, merge_rows
+from ncp.summary.rows import as_row, merge_rows, weighted_rows
 
 __all__ = ["assignment", "confidence"]
 
@@ -42,11 +42,20 @@ def assignment(
 def confidence(
     estimate: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None
 ) -> Float64[np.ndarray, " points"]:
-    """How sure the posterior is of each point's cluster: `assignment` to its own cluster.
+    """How sure the posterior is of each point's cluster: the overlap to expect.
+
+        f_i = sum_u w_u |A_i n C_u(i)| / |A_i u C_u(i)|
+
+    with A_i the cluster of point i in the estimate and C_u(i) its cluster in draw u: what the two
+    share, of what either has. It falls when draws split the cluster and when they merge it with
+    another, and it is one only if all draws have this very cluster.
 
     Example:
         >>> confidence([0, 0, 1], [[0, 0, 1], [0, 0, 0]], [3, 1])
-        array([1.  , 1.  , 0.75])
+        array([0.91666667, 0.91666667, 0.83333333])
     """
-    a = as_row(estimate)
-    return np.asarray(assignment(a, labels, weights)[np.arange(len(a)), a])
+    from ncp.summary.kernels import overlap
+
+    rows, w = weighted_rows(labels, weights)
+    a = as_row(estimate, rows.shape[1])
+    return np.asarray(np.clip(overlap(rows, w, a, int(a.max()) + 1), 0.0, 1.0))

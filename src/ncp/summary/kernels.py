@@ -223,6 +223,31 @@ def affinity(
 
 
 @njit
+def overlap(
+    labels: IntArray, weights: FloatArray, estimate: IntArray, n_clusters: int
+) -> FloatArray:
+    """sum_u w_u |A n C_u| / |A u C_u| of each point's clusters in the estimate and in row u."""
+    n_rows, n_points = labels.shape
+    result = np.zeros(n_points)
+    size = np.zeros(n_clusters, dtype=np.int64)
+    for i in range(n_points):
+        size[estimate[i]] += 1
+    for u in range(n_rows):
+        n_other = 0
+        for i in range(n_points):
+            n_other = max(n_other, labels[u, i] + 1)
+        shared = np.zeros((n_clusters, n_other), dtype=np.int64)
+        for i in range(n_points):
+            shared[estimate[i], labels[u, i]] += 1
+        other = shared.sum(0)
+        for i in range(n_points):
+            both = shared[estimate[i], labels[u, i]]
+            either = size[estimate[i]] + other[labels[u, i]] - both
+            result[i] += weights[u] * both / either
+    return result
+
+
+@njit
 def alone(labels: IntArray, weights: FloatArray) -> FloatArray:
     """P(point i is a cluster of its own): (U, N), (U,) -> (N,)."""
     n_rows, n_points = labels.shape

@@ -7,9 +7,8 @@ the last checkpoint had not seen, and later steps can be drawn ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,11 +20,10 @@ from ncp.inference.exact import exact_similarity
 from ncp.network.layout import candidates_per_row, groups_of
 from ncp.network.network import CHUNK, Network
 from ncp.partitions import canonical
-from ncp.training.recipe import RunConfig, TrainingConfig
+from ncp.training.recipe import Phase, Recipe
 from ncp.training.targets import tail_targets
 
 __all__ = [
-    "Prefetcher",
     "Sequences",
     "draw",
     "hard_examples",
@@ -69,64 +67,62 @@ def stream(*key: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state) % 2**63)
 
 
-def draw(run: RunConfig, *key: int) -> list[Sequences]:
+def draw(recipe: Recipe, *key: int) -> list[Sequences]:
     """The data of one step: a few sizes N, for each some data sets in random orders.
 
     The last number of the key is the step.
     """
-    generator = stream(run.seed, *key)
-    pairwise = key[-1] < run.training.pairwise_steps
-    return [_draw_size(run, pairwise, generator) for _ in range(run.training.sizes_per_step)]
+    generator = stream(recipe.seed, *key)
+    phase, _ = recipe.at(key[-1])
+    return [_draw_size(recipe, phase, generator) for _ in range(phase.sizes_per_step)]
 
 
-def _draw_size(run: RunConfig, pairwise: bool, generator: torch.Generator) -> Sequences:
+def _draw_size(recipe: Recipe, phase: Phase, generator: torch.Generator) -> Sequences:
     """Data sets of one size."""
-    config, mixture = run.training, run.mixture
-    n, hard = _size(config, mixture.sizes, generator)
-    is_small = n <= config.exact_up_to
-    r = n - 1 if is_small else config.rao_blackwell
+    mixture = recipe.generative
+    n, hard = _size(phase, recipe.sizes_of(phase), generator)
+    is_small = n <= phase.exact_up_to
+    r = n - 1 if is_small else phase.rao_blackwell
     batch = mixture.sample(
-        _n_datasets(config, n),
+        _n_datasets(phase, n),
         n,
-        share_partition=config.share_partition,
+        share_partition=phase.share_partition,
         extra_parameters=r,
         generator=generator,
     )
     if hard and n > 1:
         piece = hard_examples(batch, mixture, min(r, n - 1), generator)
     else:
-        piece = sequences(batch, config.orders, mixture, r, generator)
-    if pairwise and is_small and mixture.is_conjugate:
+        piece = sequences(batch, phase.orders, mixture, r, generator)
+    if phase.pairwise and is_small and mixture.is_conjugate:
         known = mixture.given(batch.hyperparameters)
-        piece = piece._replace(same=exact_similarity(piece.x, known))
-    return piece
+        piece = piece._replace(same=exact_similarity(mixture.points(piece.x), known))
+    return piece.map(Tensor.contiguous)  # as it is when it comes from another process
 
 
-def _size(
-    config: TrainingConfig, sizes: Sequence[int], generator: torch.Generator
-) -> tuple[int, bool]:
+def _size(phase: Phase, sizes: tuple[int, int], generator: torch.Generator) -> tuple[int, bool]:
     """A size N, and whether its data sets are to be hard examples."""
     low, high = sizes
     n = int(torch.randint(low, high + 1, (), generator=generator))
-    hard = config.hard_examples > 0 and (
-        float(torch.rand((), generator=generator)) < config.hard_examples
+    hard = phase.hard_examples > 0 and (
+        float(torch.rand((), generator=generator)) < phase.hard_examples
     )
-    if config.small_sizes or hard:
+    if phase.small_sizes or hard:
         small, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-        if small < config.small_sizes or hard:
+        if small < phase.small_sizes or hard:
             n = int(low * ((high + 1) / low) ** u)
-    if config.exact_sizes:
+    if phase.exact_sizes:
         exact, u = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-        if exact < config.exact_sizes:
-            n = low + int(u * (min(config.exact_up_to, high) + 1 - low))
+        if exact < phase.exact_sizes:
+            n = low + int(u * (min(phase.exact_up_to, high) + 1 - low))
     return n, hard
 
 
-def _n_datasets(config: TrainingConfig, n: int) -> int:
-    if config.points_per_step:
-        share = config.points_per_step / config.sizes_per_step / config.orders
+def _n_datasets(phase: Phase, n: int) -> int:
+    if phase.points_per_step:
+        share = phase.points_per_step / phase.sizes_per_step / phase.orders
         return max(1, round(share / n))
-    return max(1, config.datasets_per_step // config.sizes_per_step)
+    return max(1, phase.datasets_per_step // phase.sizes_per_step)
 
 
 def micro_batches(pieces: list[Sequences], limit: int = CHUNK) -> Iterator[Sequences]:
@@ -176,12 +172,13 @@ def hard_examples(
     targets need no parameters.
     """
     n_datasets, n = batch.labels.shape
-    draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(batch.x)
+    points = mixture.points(batch.x)
+    draws = torch.rand(n_datasets, n + 1, generator=generator, dtype=torch.float64).to(points)
     order = draws[:, :n].argsort(1)
-    member = torch.nn.functional.one_hot(batch.labels).to(batch.x)
-    means = (member.mT @ batch.x) / member.sum(1).clamp(min=1)[..., None]
-    towards = batch.x.mean(1, keepdim=True) - member @ means
-    x = batch.x + (1 - 10.0 ** -draws[:, n:, None]) * towards
+    member = torch.nn.functional.one_hot(batch.labels).to(points)
+    means = (member.mT @ points) / member.sum(1).clamp(min=1)[..., None]
+    towards = points.mean(1, keepdim=True) - member @ means
+    x = points + (1 - 10.0 ** -draws[:, n:, None]) * towards
 
     along = x.gather(1, order[..., None].expand_as(x))
     m = min(r, MOVED)
@@ -190,35 +187,9 @@ def hard_examples(
     first, second = along[:, start % (n - m)], along[:, (start + 1) % (n - m)]
     aside = first + (5 * u - 2) * (second - first)
     along[:, n - m :] = torch.where(chance < 0.5, aside, along[:, n - m :])
-    x = x.scatter(1, order[..., None].expand_as(x), along)
+    x = mixture.events(x.scatter(1, order[..., None].expand_as(x), along), batch.hyperparameters)
 
     orders = order[:, None]
     targets = tail_targets(batch._replace(x=x), orders, mixture, r, exact_only=True)
     labels = canonical(batch.labels.gather(1, order))[:, None]
     return Sequences(x, labels, orders, targets, tail_only=True)
-
-
-class Prefetcher:
-    """Draws a step's data, the next step's in the background where that is asked for."""
-
-    def __init__(self, run: RunConfig, rank: int) -> None:
-        self.run, self.rank = run, rank
-        self.pool = ThreadPoolExecutor(1) if run.training.prefetch else None
-        self.pending: tuple[tuple[int, ...], Any] | None = None
-
-    def __enter__(self) -> Prefetcher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
-
-    def next(self, rollbacks: int, step: int) -> list[Sequences]:
-        key = (rollbacks, self.rank, step)
-        if self.pool is None:
-            return draw(self.run, *key)
-        ready = self.pending[1] if self.pending and self.pending[0] == key else None
-        following = (rollbacks, self.rank, step + 1)
-        pieces = draw(self.run, *key) if ready is None else ready.result()
-        self.pending = following, self.pool.submit(draw, self.run, *following)
-        return pieces

@@ -17,7 +17,27 @@ from ncp.training.loss import Tally
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["any_rank", "sum_gradients"]
+__all__ = ["any_rank", "start_fabric", "sum_gradients"]
+
+
+def start_fabric(accelerator: str, devices: int, nodes: int, precision: str) -> Fabric:
+    """Lightning Fabric, launched: the other processes of this machine run from here on."""
+    try:
+        from lightning_fabric import Fabric
+    except ImportError as error:
+        raise ImportError(
+            "Several devices, CUDA or bf16-mixed take lightning-fabric: "
+            "pip install 'neural-clustering-process[train-distributed]'"
+        ) from error
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        precision=precision,
+        strategy="ddp" if devices * nodes > 1 else "auto",
+    )
+    fabric.launch()
+    return fabric
 
 
 def sum_gradients(model: Network, tally: Tally, fabric: Fabric | None) -> Tally:

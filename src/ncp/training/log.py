@@ -30,6 +30,8 @@ class Log:
         if self.trainer.is_first:
             self.trainer.directory.mkdir(parents=True, exist_ok=True)
             self.rewind()
+            if self.trainer.step in self.trainer.resumed[-1:]:
+                self.write({"step": self.trainer.step, "resumed": True})
             with suppress(ImportError):
                 from torch.utils.tensorboard import SummaryWriter
 
@@ -85,6 +87,7 @@ def _step_of(line: str) -> float:
 
 @contextmanager
 def progress_bar(trainer: Trainer, wanted: bool) -> Iterator[Callable[[Mapping[str, float]], None]]:
+    """A bar on the terminal, or nothing; what it gives is called with the latest monitors."""
     if not wanted or not trainer.is_first:
         yield lambda latest: None
         return
@@ -104,7 +107,7 @@ def progress_bar(trainer: Trainer, wanted: bool) -> Iterator[Callable[[Mapping[s
         TextColumn("{task.fields[monitors]}"),
         refresh_per_second=2,
     ) as bar:
-        task = bar.add_task(trainer.run.name, total=trainer.run.training.steps, monitors="")
+        task = bar.add_task(trainer.recipe.name, total=trainer.recipe.steps, monitors="")
 
         def show(latest: Mapping[str, float]) -> None:
             monitors = ""

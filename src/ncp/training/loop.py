@@ -12,18 +12,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ncp.network.network import Network
-from ncp.training.data import Prefetcher
-from ncp.training.distributed import any_rank
+from ncp.training.distributed import any_rank, start_fabric
 from ncp.training.log import Log, progress_bar
 from ncp.training.monitors import held_out, permutation_spread
-from ncp.training.recipe import RunConfig
-from ncp.training.state import Trainer, checkpoints
+from ncp.training.prefetch import Prefetcher
+from ncp.training.recipe import Recipe
+from ncp.training.state import Trainer, checkpoints, locked
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -36,7 +36,7 @@ BAD_STEPS_IN_A_ROW = 5
 
 
 def train(
-    run: RunConfig,
+    recipe: Recipe,
     directory: str | os.PathLike[str],
     *,
     resume: bool = False,
@@ -45,11 +45,12 @@ def train(
     progress: bool = True,
     seconds: float | None = None,
 ) -> Network:
-    """Train, or go on training, and ship the weights to `directory/NAME.safetensors`.
+    """Train, or go on training, and export the weights to `directory/NAME.safetensors`.
 
-    Arguments:
-        run: The config.
-        directory: Where checkpoints, `log.jsonl` and the final weights go.
+    Args:
+        recipe: What to train, and how.
+        directory: Where checkpoints, `log.jsonl` and the final weights go. No other process may
+            train there at the same time.
         resume: Go on from the newest checkpoint that can be read.
         validate: Called with the model every `validate_every` steps, in the first process only;
             what it returns is logged.
@@ -60,21 +61,13 @@ def train(
     Returns:
         The trained model (the averaged weights, if averaging is on).
     """
-    trainer = Trainer(run, directory, fabric)
-    if resume and not trainer.resume():
-        raise ValueError(f"Expected a readable checkpoint in {str(directory)!r} but found none")
-    occupied = trainer.is_first and not resume and bool(checkpoints(trainer.directory))
-    if any_rank(occupied, fabric):
-        raise ValueError(
-            f"Expected an empty run directory but {str(directory)!r} has checkpoints; "
-            "resume it, or choose another"
-        )
+    trainer = Trainer(recipe, directory, fabric)
     try:
-        if not resume:
-            trainer.save()  # from here on, a run that is killed can be resumed
-        _loop(trainer, validate, progress, seconds)
-        trainer.save()
-        trainer.export()
+        with _alone(trainer, resume):
+            _begin(trainer, resume, progress)
+            _loop(trainer, validate, progress, seconds)
+            trainer.save()
+            trainer.export()
     except OSError as error:
         kept = [path.name for path in checkpoints(trainer.directory)]
         last = f" and can be resumed from {kept[-1]}" if kept else ""
@@ -83,44 +76,69 @@ def train(
     return trainer.best.eval()
 
 
+@contextmanager
+def _alone(trainer: Trainer, resume: bool) -> Iterator[None]:
+    """The run's directory for these processes alone."""
+    directory, taken = trainer.directory, False
+    with ExitStack() as stack:
+        if trainer.is_first and (directory.is_dir() or not resume):
+            directory.mkdir(parents=True, exist_ok=True)
+            taken = not stack.enter_context(locked(directory))
+        if any_rank(taken, trainer.fabric):
+            raise ValueError(
+                f"Expected a run that no other process trains but {str(directory)!r} is in use"
+            )
+        yield
+
+
+def _begin(trainer: Trainer, resume: bool, progress: bool) -> None:
+    """The last checkpoint of a run, or the first one."""
+    where = str(trainer.directory)
+    if resume:
+        if not trainer.resume():
+            raise ValueError(f"Expected a readable checkpoint in {where!r} but found none")
+        trainer.resumed.append(trainer.step)
+        if progress and trainer.is_first:
+            print(f"Resuming {where} after step {trainer.step:,} of {trainer.recipe.steps:,}")
+        return
+    occupied = trainer.is_first and bool(checkpoints(trainer.directory))
+    if any_rank(occupied, trainer.fabric):
+        raise ValueError(
+            f"Expected an empty run directory but {where!r} has checkpoints; "
+            "resume it, or choose another"
+        )
+    trainer.save()  # from here on, a run that is killed can be resumed
+
+
 def _loop(
     trainer: Trainer, validate: Validate | None, progress: bool, seconds: float | None
 ) -> None:
-    run, config, fabric = trainer.run, trainer.run.training, trainer.fabric
+    recipe, fabric = trainer.recipe, trainer.fabric
     rank = 0 if fabric is None else fabric.global_rank
     started = last_saved = time.monotonic()  # the wall clock may jump
     before = trainer.seconds
-    bad = 0
     with (
         Log(trainer) as log,
         progress_bar(trainer, progress) as show,
         _interrupt() as stopped,
-        Prefetcher(run, rank) as data,
+        Prefetcher(recipe, rank) as data,
     ):
-        while trainer.step < config.steps:
+        while trainer.step < recipe.steps:
             result = trainer.advance(data.next(trainer.rollbacks, trainer.step))
             trainer.seconds = before + time.monotonic() - started
             if result is None:
-                bad += 1
-                log.write({"step": trainer.step, "event": "non-finite step skipped"})
-                if bad >= BAD_STEPS_IN_A_ROW:
-                    at, bad = trainer.step, 0
-                    trainer.roll_back()
-                    log.rewind()
-                    event = f"rolled back from step {at}, half the learning rate"
-                    log.write({"step": trainer.step, "event": event})
+                _skip(trainer, log)
                 continue
-            bad = 0
             log.add(result)
-            if trainer.is_first and trainer.step % config.log_every == 0:
-                log.flush(permutation_spread(trainer.model, run, 2**41, rank, trainer.step))
-            last = trainer.step == config.steps
-            if trainer.is_first and (last or trainer.step % config.validate_every == 0):
-                trainer.metrics = held_out(trainer.best, run)
+            if trainer.is_first and trainer.step % recipe.log_every == 0:
+                log.flush(permutation_spread(trainer.model, recipe, 2**41, rank, trainer.step))
+            last = trainer.step == recipe.steps
+            if trainer.is_first and (last or trainer.step % recipe.validate_every == 0):
+                trainer.metrics = held_out(trainer.best, recipe)
                 trainer.metrics |= dict(validate(trainer.best)) if validate is not None else {}
                 log.write({"step": trainer.step, **trainer.metrics})
             show(log.latest)
-            if time.monotonic() - last_saved > config.checkpoint_seconds:
+            if time.monotonic() - last_saved > recipe.checkpoint_seconds:
                 trainer.save()
                 last_saved = time.monotonic()
             out_of_time = seconds is not None and time.monotonic() - started > seconds
@@ -128,8 +146,19 @@ def _loop(
                 break
 
 
+def _skip(trainer: Trainer, log: Log) -> None:
+    """After a step that was not finite: nothing moved; back to a checkpoint if there are many."""
+    log.write({"step": trainer.step, "event": "non-finite step skipped"})
+    if trainer.bad_steps >= BAD_STEPS_IN_A_ROW:
+        at = trainer.step
+        trainer.roll_back()
+        log.rewind()
+        event = f"rolled back from step {at}, half the learning rate"
+        log.write({"step": trainer.step, "event": event})
+
+
 def launch(
-    run: RunConfig,
+    recipe: Recipe,
     directory: str | os.PathLike[str],
     *,
     devices: int = 1,
@@ -140,11 +169,13 @@ def launch(
 ) -> Network:
     """`train` on any number of devices and machines.
 
-    With one process on the CPU this is `train`. Otherwise Lightning Fabric starts the processes of
-    this machine by running the same command again, or finds itself started by `torchrun`,
-    `fabric run` or SLURM, whose numbers then count.
+    With one process on the CPU this is `train`. Otherwise Lightning Fabric (the extra
+    `train-distributed`) starts the processes of this machine by running the same command again, or
+    finds itself started by `torchrun`, `fabric run` or SLURM, whose numbers then count.
 
-    Arguments:
+    Args:
+        recipe: What to train, and how.
+        directory: Where checkpoints, `log.jsonl` and the final weights go.
         devices: Processes on each machine: one for each GPU, or CPU processes.
         nodes: Machines.
         accelerator: `"cpu"`, `"cuda"`, or `"auto"`: CUDA where there is some.
@@ -161,19 +192,10 @@ def launch(
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     if (devices, nodes, accelerator, precision) == (1, 1, "cpu", "32-true"):
-        return train(run, directory, **options)
-    from lightning_fabric import Fabric
-
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        precision=precision,
-        strategy="ddp" if devices * nodes > 1 else "auto",
-    )
-    fabric.launch()
+        return train(recipe, directory, **options)
+    fabric = start_fabric(accelerator, devices, nodes, precision)
     try:
-        return train(run, directory, fabric=fabric, **options)
+        return train(recipe, directory, fabric=fabric, **options)
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

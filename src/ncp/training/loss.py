@@ -35,8 +35,8 @@ class Objective(NamedTuple):
     n_right: Int[Tensor, ""]  # labels that are the argmax, n >= 2
 
 
-def objective(model: Network, data: Sequences, pairwise: bool = False) -> Objective:
-    """Score all sequences of `data` in one fused pass; with `pairwise_loss` if that is wanted."""
+def objective(model: Network, data: Sequences, pairwise: float = 0.0) -> Objective:
+    """Score all sequences of `data` in one fused pass; `pairwise` weighs the pairwise term."""
     n_datasets, n_orders, n = data.labels.shape
     folded = model.fold()
     points, codes = model.encode(data.x, folded)
@@ -53,7 +53,7 @@ def objective(model: Network, data: Sequences, pairwise: bool = False) -> Object
         # 0 * -inf: an impossible candidate has target zero and adds nothing.
         loss = loss - (soft * log_p[:, n - r :].masked_fill(soft == 0, 0.0)).sum()
     if pairwise and (data.same is not None or not data.tail_only):
-        loss = loss + pairwise_loss(codes, data)
+        loss = loss + pairwise * pairwise_loss(codes, data)
     n_right = (log_p[:, 1:].argmax(2) == labels[:, 1:]).sum()
     return Objective(loss, each.detach().sum(1).view(n_datasets, n_orders), n_right)
 
@@ -95,7 +95,7 @@ class Tally:
 def accumulate(
     model: Network,
     pieces: list[Sequences],
-    pairwise: bool = False,
+    pairwise: float = 0.0,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Tally:
     """Add the gradient of the summed negative log-likelihood of `pieces` to the parameters."""

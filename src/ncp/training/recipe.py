@@ -1,6 +1,20 @@
-"""What a run is: the network, the generative model, how it is trained; read from a TOML file.
+"""A recipe: all that makes a model, read from one TOML file.
 
-Unknown keys and values that make no sense are refused, so a recipe that can be read can be run.
+    name = "mine"
+    seed = 1
+
+    [generative]   # what data could look like
+    [network]      # the parts of the network
+
+    [[phase]]      # how it is trained; each phase goes on with the weights of the one before
+    steps = 9000
+
+    [[phase]]      # what is not given stays as it was in the phase before
+    steps = 1000
+    pairwise = 0.0
+
+Running a recipe from nothing gives the model. Unknown keys and values that make no sense are
+refused, so a recipe that can be read can be run.
 """
 
 from __future__ import annotations
@@ -8,8 +22,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +31,32 @@ from ncp.generative.model import GenerativeModel, model_from_dict
 from ncp.network.checkpoint import refusing
 from ncp.network.network import NetworkSpec
 
-__all__ = ["RunConfig", "TrainingConfig"]
+__all__ = ["Phase", "Recipe"]
 
 LARGEST_ENUMERATED = 9  # points of a data set, all of whose 21,147 partitions are weighed
+SCHEDULES = ("cosine", "paper", "constant")
+AT_LEAST_ONE = ("steps", "sizes_per_step", "orders", "log_every", "validate_every")
+SHARES = ("exact_sizes", "small_sizes", "hard_examples")
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
-    """How a model is trained. The defaults are the fast recipe.
+class Phase:
+    """Some steps of a run, all of one kind.
 
-    Arguments:
+    Args:
         steps: Optimiser steps.
+        sizes: The smallest and the largest N; those of the generative model if not given.
         points_per_step: Points of a step, whatever N: the number of data sets follows.
         datasets_per_step: Data sets of a step, instead of `points_per_step` (the paper: 48).
         sizes_per_step: Different N in a step; the points are spread evenly over them.
         orders: Random orders in which each data set is scored.
         share_partition: All data sets of one size in a step have the same partition.
-        schedule: `"cosine"` (linear warm-up, then cosine decay), `"paper"` (`learning_rate` for
-            1,000 steps, a tenth of it afterwards) or `"constant"`.
+        schedule: `"cosine"` (linear warm-up, then cosine decay), `"constant"` (after the
+            warm-up) or `"paper"` (`learning_rate` for 1,000 steps, a tenth of it afterwards).
         learning_rate, final_learning_rate, warmup: Peak, end and number of warm-up steps.
         clip: Largest norm of the gradient; 0 for none.
         ema: Decay of the exponential moving average of the weights; 0 for none. With it, the
-            average is what is validated and shipped.
+            average is what is validated and exported.
         rao_blackwell: Number r of last points with exact soft targets.
         exact_up_to: Data sets of at most this many points have exact soft targets everywhere.
         exact_sizes: Share of the sizes N, of hard examples too, drawn from these smallest ones.
@@ -46,14 +64,17 @@ class TrainingConfig:
         hard_examples: Share of the sizes, else drawn log-uniformly, for which data sets are made
             that the mixture seldom draws (`ncp.training.data.hard_examples`), scored only where
             the targets are exact. They count in the logged `nll`, not in the held-out one.
-        pairwise_steps: Steps with the pairwise term, which teaches the encoder (or the context)
+        pairwise: Weight of the pairwise term, which teaches the encoder (or the attention)
             directly which points belong together.
-        prefetch: Draw the next step's data in a background thread.
-        log_every, validate_every: Steps between lines of the log and between validations.
-        checkpoint_seconds: Time between checkpoints.
+
+    Example:
+        >>> phase = Phase(steps=1000, learning_rate=1e-3, warmup=100)
+        >>> phase.rate(99), phase.rate(1000)
+        (0.001, 1e-06)
     """
 
     steps: int = 20_000
+    sizes: Sequence[int] | None = None
     points_per_step: int = 3200
     datasets_per_step: int = 0
     sizes_per_step: int = 4
@@ -70,124 +91,159 @@ class TrainingConfig:
     exact_sizes: float = 0.0
     small_sizes: float = 0.0
     hard_examples: float = 0.0
-    pairwise_steps: int = 0
-    prefetch: bool = False
-    log_every: int = 10
-    validate_every: int = 500
-    checkpoint_seconds: float = 120.0
+    pairwise: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            _check_kind(f"training.{field.name}", getattr(self, field.name), str(field.type))
-        at_least_one = ("steps", "sizes_per_step", "orders", "log_every", "validate_every")
-        for field in fields(self):
-            value, least = getattr(self, field.name), int(field.name in at_least_one)
-            if not isinstance(value, str) and value < least:
-                raise ValueError(f"Expected training.{field.name} >= {least} but got {value!r}")
+        _check_values("phase", self)
+        if self.sizes is not None:
+            object.__setattr__(self, "sizes", _check_sizes(self.sizes))
         if (self.points_per_step > 0) == (self.datasets_per_step > 0):
             raise ValueError(
-                "Expected either training.points_per_step or training.datasets_per_step "
+                "Expected either phase.points_per_step or phase.datasets_per_step "
                 f"but got {self.points_per_step} and {self.datasets_per_step}"
             )
-        if self.schedule not in ("cosine", "paper", "constant"):
-            raise ValueError(
-                f"Expected training.schedule cosine, paper or constant but got {self.schedule!r}"
-            )
-        if not 0 <= self.ema < 1:
-            raise ValueError(f"Expected training.ema in [0, 1) but got {self.ema}")
-        for name in ("exact_sizes", "small_sizes", "hard_examples"):
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"Expected phase.schedule in {SCHEDULES} but got {self.schedule!r}")
+        if self.ema >= 1:
+            raise ValueError(f"Expected phase.ema in [0, 1) but got {self.ema}")
+        for name in SHARES:
             if getattr(self, name) > 1:
-                raise ValueError(f"Expected training.{name} <= 1 but got {getattr(self, name)}")
+                raise ValueError(f"Expected phase.{name} <= 1 but got {getattr(self, name)}")
         if self.hard_examples and not self.rao_blackwell:
-            raise ValueError("Expected training.rao_blackwell >= 1 for hard_examples but got 0")
+            raise ValueError("Expected phase.rao_blackwell >= 1 for hard_examples but got 0")
         if self.exact_up_to > LARGEST_ENUMERATED:
             raise ValueError(
-                f"Expected training.exact_up_to <= {LARGEST_ENUMERATED} but got {self.exact_up_to}"
+                f"Expected phase.exact_up_to <= {LARGEST_ENUMERATED} but got {self.exact_up_to}"
             )
 
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any], before: Phase | None = None) -> Phase:
+        """From a table of a TOML file; what it does not say is as in the phase `before`."""
+        _only(plain, {f.name for f in fields(cls)}, "a phase")
+        values = asdict(cls() if before is None else before) | dict(plain)
+        given = {"points_per_step", "datasets_per_step"} & set(plain)
+        if len(given) == 1:  # one takes the place of the other
+            values |= {"points_per_step": 0, "datasets_per_step": 0} | dict(plain)
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A plain dict, as a checkpoint's header carries it."""
+        return asdict(self) | {"sizes": None if self.sizes is None else list(self.sizes)}
+
     def rate(self, step: int) -> float:
-        """The learning rate of a step (counted from 0)."""
-        if self.schedule == "constant":
-            return self.learning_rate
+        """The learning rate of a step of this phase (counted from 0)."""
         if self.schedule == "paper":
             return self.learning_rate if step < 1000 else self.learning_rate / 10
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
+        if self.schedule == "constant":
+            return self.learning_rate
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
         span = self.learning_rate - self.final_learning_rate
         return self.final_learning_rate + span * (1 + math.cos(math.pi * min(1.0, done))) / 2
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """A whole run: what `experiments/NAME.toml` says.
+class Recipe:
+    """All that makes a model: what `experiments/NAME.toml` says.
 
-    With `initial`, the path of a checkpoint, training starts from its weights. They must be those
-    of the same model, but for what is `ADDED`, which may be new, and the `context`, which may be
-    new or deeper.
+    Args:
+        name: The name of the model, and of its file.
+        seed: Of the first weights and of all data.
+        generative: Where the data come from.
+        network: The network's parts and their sizes.
+        phases: How it is trained, one phase after the other.
+        log_every, validate_every: Steps between lines of the log and between validations.
+        checkpoint_seconds: Time between checkpoints.
+        prefetch: Steps whose data a process of its own draws ahead; 0 for none.
     """
 
     name: str
-    seed: int
-    model: NetworkSpec
-    mixture: GenerativeModel
-    training: TrainingConfig
-    initial: str = ""
+    generative: GenerativeModel
+    network: NetworkSpec
+    phases: Sequence[Phase] = field(default_factory=lambda: (Phase(),))
+    seed: int = 0
+    log_every: int = 10
+    validate_every: int = 500
+    checkpoint_seconds: float = 120.0
+    prefetch: int = 0
 
     def __post_init__(self) -> None:
-        _check_kind("name", self.name, "str")
-        _check_kind("seed", self.seed, "int")
-        _check_kind("initial", self.initial, "str")
+        _check_values("recipe", self)
+        object.__setattr__(self, "phases", tuple(self.phases))
         if not self.name or self.name.startswith(".") or set(self.name) & set("/\\\0"):
             raise ValueError(f"Expected a name that can be a file's but got {self.name!r}")
-        if self.seed < 0:
-            raise ValueError(f"Expected seed >= 0 but got {self.seed}")
-        exact = self.mixture.is_conjugate or self.mixture.has_density
-        if (self.training.rao_blackwell or self.training.exact_up_to) and not exact:
+        if not self.phases:
+            raise ValueError("Expected at least one phase but got none")
+        for phase in self.phases:
+            self._check_phase(phase)
+
+    def _check_phase(self, phase: Phase) -> None:
+        """Whether the generative model has what a phase asks for."""
+        generative = self.generative
+        exact = generative.is_conjugate or generative.has_density
+        if (phase.rao_blackwell or phase.exact_up_to) and not exact:
             raise ValueError(
                 "Expected a likelihood that is conjugate or has a density for soft targets "
-                f"but got {self.mixture}"
+                f"but got {generative}"
             )
-        if self.training.exact_sizes and self.mixture.sizes[0] > self.training.exact_up_to:
+        if phase.hard_examples and not generative.is_conjugate:
+            raise ValueError(f"Expected a conjugate model for hard_examples but got {generative}")
+        low, high = self.sizes_of(phase)
+        if low < generative.sizes[0] or high > generative.sizes[1]:
             raise ValueError(
-                f"Expected training.exact_up_to >= {self.mixture.sizes[0]}, the smallest size, "
-                f"for exact_sizes but got {self.training.exact_up_to}"
+                f"Expected phase.sizes within {tuple(generative.sizes)}, the generative model's, "
+                f"but got {(low, high)}"
             )
-        if self.training.hard_examples and not self.mixture.is_conjugate:
+        if phase.exact_sizes and low > phase.exact_up_to:
             raise ValueError(
-                f"Expected a conjugate likelihood for hard_examples but got {self.mixture}"
+                f"Expected phase.exact_up_to >= {low}, the smallest size, for exact_sizes "
+                f"but got {phase.exact_up_to}"
             )
 
+    @property
+    def steps(self) -> int:
+        """The steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    def at(self, step: int) -> tuple[Phase, int]:
+        """The phase of a step of the run (counted from 0), and the step's number within it."""
+        for phase in self.phases:
+            if step < phase.steps:
+                return phase, step
+            step -= phase.steps
+        return self.phases[-1], step + self.phases[-1].steps
+
+    def sizes_of(self, phase: Phase) -> tuple[int, int]:
+        """The smallest and the largest N of a phase."""
+        low, high = self.generative.sizes if phase.sizes is None else phase.sizes
+        return low, high
+
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> RunConfig:
+    def from_dict(cls, plain: Mapping[str, Any]) -> Recipe:
         """From the tables of a TOML file; unknown keys are refused."""
-        with refusing("Expected the config of a run"):
+        with refusing("Expected a recipe"):
             return cls._from_dict(plain)
 
     @classmethod
-    def _from_dict(cls, plain: Mapping[str, Any]) -> RunConfig:
-        _only(plain, {f.name for f in fields(cls)}, "a run")
-        for key in ("name", "mixture"):
+    def _from_dict(cls, plain: Mapping[str, Any]) -> Recipe:
+        simple = {f.name for f in fields(cls)} - {"generative", "network", "phases"}
+        _only(plain, simple | {"generative", "network", "phase"}, "a recipe")
+        for key in ("name", "generative"):
             if key not in plain:
-                raise ValueError(f"Expected the key {key!r} in a run but got {sorted(plain)}")
-        mixture = model_from_dict(plain["mixture"])
-        _only(plain.get("training", {}), {f.name for f in fields(TrainingConfig)}, "training")
-        _only(plain.get("model", {}), {f.name for f in fields(NetworkSpec)}, "model")
-        training = dict(plain.get("training", {}))
-        if "datasets_per_step" in training and "points_per_step" not in training:
-            training["points_per_step"] = 0
-        model = {"event_shape": mixture.event_shape, **plain.get("model", {})}
+                raise ValueError(f"Expected the key {key!r} in a recipe but got {sorted(plain)}")
+        generative = model_from_dict(plain["generative"])
+        _only(plain.get("network", {}), {f.name for f in fields(NetworkSpec)}, "network")
+        network = {"event_shape": generative.event_shape, **plain.get("network", {})}
         return cls(
-            name=plain["name"],
-            seed=plain.get("seed", 0),
-            model=NetworkSpec.from_dict(model),
-            mixture=mixture,
-            training=TrainingConfig(**training),
-            initial=plain.get("initial", ""),
+            generative=generative,
+            network=NetworkSpec.from_dict(network),
+            phases=_phases(plain.get("phase", [{}])),
+            **{key: value for key, value in plain.items() if key in simple},
         )
 
     @classmethod
-    def from_toml(cls, path: str | os.PathLike[str]) -> RunConfig:
+    def from_toml(cls, path: str | os.PathLike[str]) -> Recipe:
         """Read `experiments/NAME.toml`."""
         if sys.version_info >= (3, 11):
             import tomllib
@@ -201,21 +257,45 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""
-        return {
-            "name": self.name,
-            "seed": self.seed,
-            "model": self.model.to_dict(),
-            "mixture": self.mixture.to_dict(),
-            "training": asdict(self.training),
-            "initial": self.initial,
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "phases"}
+        return plain | {
+            "generative": self.generative.to_dict(),
+            "network": self.network.to_dict(),
+            "phase": [phase.to_dict() for phase in self.phases],
         }
 
 
-def _check_kind(name: str, value: Any, kind: str) -> None:
-    numbers = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
-    right = isinstance(value, numbers[kind]) and (kind == "bool" or not isinstance(value, bool))
-    if not right or (kind == "float" and not math.isfinite(value)):
-        raise ValueError(f"Expected {name} to be a finite {kind} but got {value!r}")
+def _phases(tables: Any) -> tuple[Phase, ...]:
+    if not isinstance(tables, list):
+        raise ValueError(f"Expected [[phase]] tables but got {tables!r}")
+    phases: list[Phase] = []
+    for table in tables:
+        phases.append(Phase.from_dict(table, phases[-1] if phases else None))
+    return tuple(phases)
+
+
+def _check_values(where: str, given: Phase | Recipe) -> None:
+    """Whether the plain values of a dataclass are of their kinds and not negative."""
+    kinds = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+    for one in fields(given):
+        value, kind = getattr(given, one.name), str(one.type)
+        if kind not in kinds:
+            continue
+        right = isinstance(value, kinds[kind]) and (kind == "bool" or not isinstance(value, bool))
+        if not right or (kind == "float" and not math.isfinite(value)):
+            raise ValueError(f"Expected {where}.{one.name} to be a finite {kind} but got {value!r}")
+        least = int(one.name in AT_LEAST_ONE)
+        if kind != "str" and value < least:
+            raise ValueError(f"Expected {where}.{one.name} >= {least} but got {value!r}")
+
+
+def _check_sizes(sizes: Sequence[int]) -> tuple[int, int]:
+    whole = isinstance(sizes, list | tuple) and all(type(n) is int for n in sizes)
+    if not whole or len(sizes) != 2 or not 1 <= sizes[0] <= sizes[1]:
+        raise ValueError(
+            f"Expected phase.sizes to be two integers 1 <= smallest <= largest but got {sizes!r}"
+        )
+    return sizes[0], sizes[1]
 
 
 def _only(plain: Mapping[str, Any], known: set[str], what: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,49 +22,50 @@ from ncp.network.network import Network
 from ncp.training.data import Sequences
 from ncp.training.distributed import sum_gradients
 from ncp.training.loss import accumulate
-from ncp.training.recipe import RunConfig
+from ncp.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Trainer", "checkpoints"]
+__all__ = ["Trainer", "checkpoints", "locked"]
 
 CHECKPOINTS_KEPT = 3
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam remembers of each parameter
 ROLLBACKS = 8
-# What a run's model may have more than its initial weights, without effect at the start.
-ADDED = ("context", "waves", "product_in_f", "means_in_f", "distances")
 
 
 class Trainer:
     """The state of a run: weights, their average, the optimiser, how far it is.
 
-    Arguments:
-        run: The config.
+    Args:
+        recipe: What to train, and how.
         directory: Where checkpoints and the log go.
         fabric: Device, precision and processes (`lightning_fabric.Fabric`, launched); None is one
             process on the CPU.
     """
 
     def __init__(
-        self, run: RunConfig, directory: str | os.PathLike[str], fabric: Fabric | None = None
+        self, recipe: Recipe, directory: str | os.PathLike[str], fabric: Fabric | None = None
     ) -> None:
-        self.run = run
+        self.recipe = recipe
         self.directory = Path(directory)
         self.fabric = fabric
         self.is_first = fabric is None or fabric.is_global_zero
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(run.seed)
-            self.model = Network(run.model, run.mixture)
+            torch.manual_seed(recipe.seed)
+            self.model = Network(recipe.network, recipe.generative)
         if fabric is not None:
             self.model.to(fabric.device)
-        self.average = deepcopy(self.model) if run.training.ema else None
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=run.training.learning_rate)
+        averaged = any(phase.ema for phase in recipe.phases)
+        self.average = deepcopy(self.model) if averaged else None
+        self.optimizer = torch.optim.Adam(self.model.parameters())
         self.step = 0
         self.rate_factor = 1.0
         self.rollbacks = 0
+        self.bad_steps = 0  # in a row
         self.seconds = 0.0
         self.metrics: dict[str, float] = {}
+        self.resumed: list[int] = []  # the steps at which the run was interrupted and went on
 
     @property
     def best(self) -> Network:
@@ -95,24 +100,28 @@ class Trainer:
                     state[f"optimizer.{key}.{name}"] = torch.as_tensor(moments[key])
         if self.average is not None:
             state |= {f"average.{n}": p for n, p in self.average.state_dict().items()}
-        info = {
-            "name": self.run.name,
-            "run": self.run.to_dict(),
+        info = self._info() | {"rate_factor": self.rate_factor, "rollbacks": self.rollbacks}
+        weights = dict(self.model.state_dict())
+        mixture = self.recipe.generative.to_dict()
+        return Checkpoint(self.recipe.network, mixture, weights, state, info)
+
+    def _info(self) -> dict[str, Any]:
+        """What made the weights and what it cost."""
+        return {
+            "name": self.recipe.name,
+            "recipe": self.recipe.to_dict(),
             "step": self.step,
-            "rate_factor": self.rate_factor,
-            "rollbacks": self.rollbacks,
             "seconds": self.seconds,
+            "resumed": self.resumed,
             "metrics": self.metrics,
             "commit": commit(),
         }
-        weights = dict(self.model.state_dict())
-        return Checkpoint(self.run.model, self.run.mixture.to_dict(), weights, state, info)
 
     def restore(self, found: Checkpoint) -> None:
         """Go back to a training checkpoint of the same architecture."""
         progress = {"step", "rate_factor", "rollbacks", "seconds", "metrics"}
-        if found.config != self.run.model or not progress <= set(found.info):
-            raise ValueError(f"Expected a training checkpoint of run {self.run.name!r}'s model")
+        if found.config != self.recipe.network or not progress <= set(found.info):
+            raise ValueError(f"Expected a training checkpoint of recipe {self.recipe.name!r}")
         self.model.load_state_dict(found.weights)
         if not self.is_finite:
             raise ValueError("Expected finite weights but some are not")
@@ -134,6 +143,7 @@ class Trainer:
         self.rate_factor = float(found.info["rate_factor"])
         self.rollbacks = int(found.info["rollbacks"])
         self.seconds = float(found.info["seconds"])
+        self.resumed = list(found.info.get("resumed", []))
         self.metrics = dict(found.info["metrics"])
 
     def resume(self, warn: Callable[[str], None] = print) -> bool:
@@ -174,51 +184,37 @@ class Trainer:
 
     def export(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the weights alone (the average, if there is one) with all that made them."""
-        path = self.directory / f"{self.run.name}.safetensors" if path is None else Path(path)
+        path = self.directory / f"{self.recipe.name}.safetensors" if path is None else Path(path)
         if not self.is_finite:
             raise RuntimeError(
                 f"The weights are not finite after step {self.step}; resume from the last "
                 "checkpoint with a lower learning rate"
             )
         if self.is_first:
-            save_model(
-                path,
-                self.best,
-                name=self.run.name,
-                run=self.run.to_dict(),
-                step=self.step,
-                seconds=self.seconds,
-                metrics=self.metrics,
-                commit=commit(),
-            )
+            save_model(path, self.best, **self._info())
         return path
 
     # -- steps
 
     def advance(self, pieces: list[Sequences]) -> dict[str, float] | None:
         """One optimiser step; None if its loss or gradient was not finite (nothing moves then)."""
-        config = self.run.training
+        phase, step_of_phase = self.recipe.at(self.step)
         self.optimizer.zero_grad(set_to_none=True)
-        pairwise = self.step < config.pairwise_steps
         autocast = nullcontext if self.fabric is None else self.fabric.autocast
-        tally = accumulate(self.model, pieces, pairwise, autocast)
+        tally = accumulate(self.model, pieces, phase.pairwise, autocast)
         tally = sum_gradients(self.model, tally, self.fabric)
         parameters = list(self.model.parameters())
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.clip or math.inf))
-        rate = config.rate(self.step) * self.rate_factor
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, phase.clip or math.inf))
+        rate = phase.rate(step_of_phase) * self.rate_factor
         self.step += 1
         if not math.isfinite(norm) or not math.isfinite(tally.loss):
+            self.bad_steps += 1
             return None
+        self.bad_steps = 0
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        if self.average is not None:
-            # Early on the average follows quickly, so that it does not remember the start.
-            decay = min(config.ema, (1 + self.step) / (10 + self.step))
-            with torch.no_grad():
-                torch._foreach_lerp_(
-                    list(self.average.parameters()), list(self.model.parameters()), 1 - decay
-                )
+        self._follow(phase.ema)
         return {
             "nll": tally.loss / tally.points,
             "accuracy": tally.right / max(1, tally.scored),
@@ -227,15 +223,23 @@ class Trainer:
             "candidates": tally.candidates,
         }
 
+    def _follow(self, ema: float) -> None:
+        """Move the average towards the weights: quickly at first, to forget the start."""
+        if self.average is not None:
+            decay = min(ema, (1 + self.step) / (10 + self.step))
+            average, weights = self.average.parameters(), self.model.parameters()
+            with torch.no_grad():
+                torch._foreach_lerp_(list(average), list(weights), 1 - decay)
+
     def roll_back(self) -> None:
         """After several bad steps: the last good checkpoint, at half the learning rate."""
         factor, rollbacks = self.rate_factor / 2, self.rollbacks + 1
         if rollbacks > ROLLBACKS:
             raise RuntimeError(f"The loss was not finite after {ROLLBACKS} rollbacks; giving up")
         if not self.resume():
-            fresh = Trainer(self.run, self.directory, self.fabric)
+            fresh = Trainer(self.recipe, self.directory, self.fabric)
             self.__dict__.update(fresh.__dict__)
-        self.rate_factor, self.rollbacks = factor, rollbacks
+        self.rate_factor, self.rollbacks, self.bad_steps = factor, rollbacks, 0
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -247,13 +251,39 @@ def checkpoints(directory: Path) -> list[Path]:
     return sorted(directory.glob("checkpoint-*.safetensors"))
 
 
+@cache
 def commit() -> str | None:
-    """The commit of the source tree, when there is one."""
-    head = Path(__file__).resolve().parents[3] / ".git"
-    try:
-        reference = (head / "HEAD").read_text().strip()
-        if reference.startswith("ref: "):
-            reference = (head / reference[5:]).read_text().strip()
-    except OSError:
+    """The commit of the source tree, when there is one; with a mark if files were changed."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
         return None
-    return reference
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(describe, cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[bool]:
+    """Lock a run's directory; False if another process has. The system unlocks what dies."""
+    with (directory / "lock").open("a") as file:
+        yield _lock(file.fileno())
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            return False
+        raise
+    return True

@@ -17,7 +17,7 @@ Summing leaves upwards gives p(c_n | c_{1:n-1}, x) at every node of the realised
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -26,6 +26,7 @@ from torch import Tensor
 from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import Batch, GenerativeModel
+from ncp.generative.priors import Prior
 from ncp.network.layout import groups_of
 from ncp.partitions import canonical
 
@@ -62,7 +63,7 @@ def tail_targets(
     n_orders, n = orders.shape[1:]
     if not 1 <= r < n:
         raise ValueError(f"Expected 1 <= r < {n} points but got r = {r}")
-    known = mixture.given(batch.hyperparameters)
+    known, points = mixture.given(batch.hyperparameters), mixture.points(batch.x)
     flat_orders = orders.flatten(0, 1)
     along = batch.labels.repeat_interleave(n_orders, 0).gather(1, flat_orders)
     labels = canonical(along)
@@ -71,10 +72,11 @@ def tail_targets(
     if not exact_only:
         targets.scatter_(2, labels[:, -r:, None], 1.0)
     for rows, length in _blocks(labels, r):
-        x = batch.x[data_set[rows, None], flat_orders[rows]]
+        x = points[data_set[rows, None], flat_orders[rows]]
         parameters = None if batch.parameters is None else batch.parameters[data_set[rows]]
-        tree = _predictive(known, x, along[rows], labels[rows], parameters, length)
-        exact = _tree_targets(tree, labels[rows], known.prior.predictive, length)
+        own = known.rows(data_set[rows])
+        tree = _predictive(own, x, along[rows], labels[rows], parameters, length)
+        exact = _tree_targets(tree, labels[rows], own.prior, length)
         targets[rows, -length:] = torch.nn.functional.pad(
             exact, (0, targets.shape[2] - exact.shape[2])
         )
@@ -120,6 +122,8 @@ def _predictive(
 class _Predictive:
     """log p(tail point j | cluster `choice` of node `parent`) for one level of the tree."""
 
+    root: Int[Tensor, " nodes"]  # the sequence of each node
+
     def level(self, j: int, parent: Tensor, choice: Tensor) -> Float64[Tensor, " children"]:
         raise NotImplementedError
 
@@ -141,9 +145,9 @@ class _Conjugate(_Predictive):
         self.root = torch.arange(len(x))
 
     def level(self, j: int, parent: Tensor, choice: Tensor) -> Float64[Tensor, " children"]:
-        before = self.sums[parent, choice]
-        marginal = self.likelihood.log_marginal_statistics
-        return marginal(before + self.tail[self.root[parent], j]) - marginal(before)
+        before, root = self.sums[parent, choice], self.root[parent]
+        marginal = self.likelihood.rows(root).log_marginal_statistics
+        return marginal(before + self.tail[root, j]) - marginal(before)
 
     def descend(self, j: int, parent: Tensor, choice: Tensor) -> None:
         self.root = self.root[parent]
@@ -190,7 +194,7 @@ def _in_order_of_appearance(
 def _tree_targets(
     tree: _Predictive,
     labels: Int[Tensor, "S N"],
-    predictive: Callable[[Tensor], Tensor],
+    urn: Prior,
     r: int,
 ) -> Float64[Tensor, "S r K"]:
     n_sequences = len(labels)
@@ -205,7 +209,9 @@ def _tree_targets(
         k = (counts > 0).sum(1)
         parent, choice = (slots <= k[:, None]).nonzero(as_tuple=True)
         levels.append((parent, choice, path))
-        prior = predictive(counts)  # the new cluster is the last column: put it at slot k
+        prior = urn.rows(tree.root).predictive(
+            counts
+        )  # the new cluster is the last column: put it at slot k
         prior = torch.where(slots == k[:, None], prior[:, -1:], prior[:, :-1])
         log_w = log_w[parent] + prior[parent, choice].log() + tree.level(j, parent, choice)
         if j == r - 1:
