@@ -285,7 +285,7 @@ def test_unknown_kinds_are_refused() -> None:
 
 
 def test_two_classes_cannot_share_a_name() -> None:
-    with pytest.raises(ValueError, match=r"CRP is already ncp\.priors\.CRP"):
+    with pytest.raises(ValueError, match=r"CRP is already ncp\.generative\.priors\.CRP"):
         type("CRP", (Prior,), {})
     assert Prior.registry["CRP"] is CRP
 

@@ -44,7 +44,8 @@ from torch import Tensor
 from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood, Likelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import Batch, GenerativeModel, draw_size
-from ncp.generative.priors import Prior, Real
+from ncp.generative.priors import Prior
+from ncp.generative.specs import Real
 from ncp.partitions import ArrayLike, as_tensor
 
 __all__ = ["ConditionedModel", "Range"]

@@ -17,7 +17,7 @@ from ncp.generative.likelihood import (
     normal,
     take,
 )
-from ncp.generative.priors import Real, check_positive
+from ncp.generative.specs import Real, check_positive
 
 __all__ = ["GaussianKnownVariance"]
 

@@ -38,7 +38,8 @@ from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.likelihood import LOG_2PI, ConjugateLikelihood, check_dim, normal, take
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import check_sizes
-from ncp.generative.priors import CRP, Prior, Real, check_positive, numpy_generator
+from ncp.generative.priors import CRP, Prior, numpy_generator
+from ncp.generative.specs import Real, check_positive
 from ncp.generative.wishart import NormalInverseWishart
 from ncp.partitions import ArrayLike, as_tensor
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ncp.generative.likelihood import Likelihood, take
-from ncp.generative.priors import Real
+from ncp.generative.specs import Real
 from ncp.partitions import ArrayLike, as_tensor
 
 __all__ = ["LabelledArrays"]

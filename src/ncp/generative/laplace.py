@@ -10,7 +10,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ncp.generative.likelihood import DensityLikelihood, check_dim, log_normal, normal, take
-from ncp.generative.priors import Real, check_positive
+from ncp.generative.specs import Real, check_positive
 
 __all__ = ["LaplaceNoise"]
 

@@ -24,7 +24,8 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ncp.generative.priors import from_spec, register, split, to_spec
+from ncp.generative.priors import split
+from ncp.generative.specs import from_spec, register, to_spec
 from ncp.partitions import ArrayLike, as_tensor, check_labels
 
 __all__ = [

@@ -27,6 +27,8 @@ from ncp.generative.model import Batch, GenerativeModel, check_sizes, draw_size
 from ncp.generative.priors import Prior, prior_from_dict
 from ncp.partitions import ArrayLike, n_clusters
 
+__all__ = ["Mixture"]
+
 REDRAWS = 1000  # rounds of drawing again the partitions with more clusters than there can be
 
 

@@ -30,7 +30,7 @@ from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ncp.generative.priors import from_spec, register, to_spec
+from ncp.generative.specs import from_spec, register, to_spec
 from ncp.partitions import ArrayLike
 
 if TYPE_CHECKING:

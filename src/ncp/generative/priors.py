@@ -22,84 +22,35 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from ncp.generative.specs import Real, check_finite, check_positive, from_spec, register, to_spec
 from ncp.partitions import ArrayLike, as_tensor, check_labels, counts
 
-T = TypeVar("T")
-AnyPrior = TypeVar("AnyPrior", bound="Prior")
-Real: TypeAlias = float | int  # a run-time type checker does not take an int for a float
+__all__ = [
+    "CRP",
+    "GammaCRP",
+    "Geometric",
+    "MixtureOfFiniteMixtures",
+    "NumberOfComponents",
+    "PitmanYor",
+    "Poisson",
+    "Prior",
+    "numpy_generator",
+    "prior_from_dict",
+    "split",
+]
 
+AnyPrior = TypeVar("AnyPrior", bound="Prior")
 BLOCK = 1 << 22  # numbers held at once when a batch is worked off in blocks of rows
 LOG_NEGLIGIBLE = 42.0  # exp(-42) is 6e-19, below the rounding of float64
 QUADRATURE_STEPS = 512
-
-
-def register(registry: dict[str, type[T]], cls: type[T]) -> None:
-    """Remember a class by name, so that a spec can name it; two classes cannot share a name.
-
-    Those that begin with an underscore are nobody's to name.
-    """
-    if cls.__name__.startswith("_"):
-        return
-    known = registry.get(cls.__name__)
-    if known is not None and known.__qualname__ + known.__module__ != (
-        cls.__qualname__ + cls.__module__
-    ):
-        raise ValueError(
-            f"Expected a new class name but {cls.__name__} is already {known.__module__}."
-            f"{known.__qualname__}"
-        )
-    registry[cls.__name__] = cls
-
-
-def to_spec(thing: Any) -> dict[str, Any]:
-    """A dataclass as a plain dict: its class name under ``kind`` and its arguments."""
-    return {"kind": type(thing).__name__} | {
-        f.name: _plain(getattr(thing, f.name)) for f in fields(thing) if f.init
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, so that a spec is equal to what comes back from JSON."""
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
-def from_spec(spec: Mapping[str, Any], registry: Mapping[str, type[T]]) -> T:
-    """The thing that `to_spec` described; unknown kinds and arguments are refused."""
-    if not isinstance(spec, Mapping) or spec.get("kind") not in registry:
-        kind = spec.get("kind") if isinstance(spec, Mapping) else spec
-        raise ValueError(f"Expected kind to be one of {sorted(registry)} but got {kind!r}")
-    arguments = {name: value for name, value in spec.items() if name != "kind"}
-    try:
-        return registry[spec["kind"]](**arguments)
-    except TypeError as error:
-        raise ValueError(f"Expected the arguments of {spec['kind']}: {error}") from error
-
-
-def check_positive(name: str, value: Any) -> float:
-    """The value as a float, or a ``ValueError`` unless it is a positive finite number."""
-    number = check_finite(name, value)
-    if number <= 0:
-        raise ValueError(f"Expected {name} > 0 but got {value!r}")
-    return number
-
-
-def check_finite(name: str, value: Any) -> float:
-    """The value as a float, or a ``ValueError`` unless it is a finite number."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number):
-        raise ValueError(f"Expected {name} to be a finite number but got {value!r}")
-    return number
 
 
 def numpy_generator(generator: torch.Generator | None) -> np.random.Generator:

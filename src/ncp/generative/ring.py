@@ -11,7 +11,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from ncp.generative.likelihood import LOG_2PI, DensityLikelihood, log_normal, normal, take
-from ncp.generative.priors import Real, check_finite, check_positive
+from ncp.generative.specs import Real, check_finite, check_positive
 
 __all__ = ["Ring"]
 

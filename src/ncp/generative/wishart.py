@@ -20,7 +20,8 @@ from ncp.generative.likelihood import (
     sum_by_cluster,
     take,
 )
-from ncp.generative.priors import Real, check_finite, check_positive, numpy_generator
+from ncp.generative.priors import numpy_generator
+from ncp.generative.specs import Real, check_finite, check_positive
 from ncp.partitions import ArrayLike, counts
 
 __all__ = ["NormalInverseWishart"]
