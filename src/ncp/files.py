@@ -1,4 +1,4 @@
-"""Files written whole or not at all; NumPy files from strangers: only numbers, and not too many.
+"""Files written whole or not at all, locks; NumPy files from strangers: numbers, and not too many.
 
 A header may promise any shape, and an archive may unpack to any size. So an array is read only if
 the bytes that its header promises are there, and a member of an archive only up to `LARGEST` bytes.
@@ -10,16 +10,35 @@ from __future__ import annotations
 import io
 import math
 import os
-import tempfile
+import re
+import secrets
+import shutil
+import sys
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import IO, Any
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+
+__all__ = [
+    "Archive",
+    "Refused",
+    "create_file",
+    "is_temporary",
+    "lock_file",
+    "locked",
+    "read_array",
+    "read_some",
+    "refusing",
+    "sync_directory",
+    "temporary_name",
+    "write_atomically",
+]
 
 LARGEST = 2**31  # bytes of a member or a compressed file, unpacked
 PIECE = 2**20
@@ -28,25 +47,113 @@ PARSING = (SyntaxError, TypeError, AttributeError, TokenError, BadZipFile, zlib.
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; its permissions are those of the file it replaces, if any.
+
+    It is written beside its place, under a name that is ours and nobody else's, and moved there.
+    """
     path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.parent / temporary_name(path.name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        create_file(temporary, content)
+        with suppress(OSError):
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(temporary)
+            temporary.unlink()
         raise
-    directory = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def temporary_name(name: str) -> str:
+    """An unmistakable name of our own, beside a file or folder.
+
+    Example:
+        >>> is_temporary(temporary_name("labels.csv"), "labels.csv")
+        True
+        >>> is_temporary(".labels.csv.mybackup", "labels.csv")
+        False
+    """
+    return f".{name[:40]}.ncp-{secrets.token_hex(8)}"  # a name has at most 255 bytes
+
+
+def is_temporary(found: str, name: str) -> bool:
+    """Whether a name is one that `temporary_name` gives for the other."""
+    return re.fullmatch(re.escape(f".{name[:40]}.ncp-") + "[0-9a-f]{16}", found) is not None
+
+
+def create_file(path: Path, content: bytes) -> None:
+    """Write a file that must not be there yet, down to the disk; the umask decides who may read."""
+    with open(path, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Write the names in a directory down to the disk, where the system can do that."""
+    with suppress(OSError):  # Windows opens no directories, some file systems sync none
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
+    """Hold the lock of a file of its own, which is there while it is held.
+
+    Args:
+        path: Of the lock file; its folder must be there.
+        wait: Whether to wait for another process that holds it, or raise `BlockingIOError`.
+    """
+    file = _lock(path, wait)
     try:
-        os.fsync(directory)
+        yield file
     finally:
-        os.close(directory)
+        with suppress(OSError):  # while it is still held: whoever waits for it looks again
+            path.unlink()
+        file.close()
+
+
+def _lock(path: Path, wait: bool) -> IO[bytes]:
+    while True:
+        file = open(path, "a+b")
+        try:
+            lock_file(file, wait)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                return file
+        except FileNotFoundError:  # removed by the one who held it before
+            pass
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def lock_file(file: IO[bytes], wait: bool) -> None:
+    """Take the lock of an open file; it is given back when the file is closed."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        file.seek(0)
+        while True:
+            try:
+                return msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            except PermissionError:
+                if not wait:
+                    raise BlockingIOError(f"{file.name} is locked") from None
+                time.sleep(0.05)
+    else:
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:
+            return  # a file system without locks: as before there were any
 
 
 class Refused(ValueError):

@@ -1,49 +1,221 @@
-"""A folder of results that is whole or not there."""
+"""A folder of results that is whole, the old one or the new one, at every moment.
+
+All files are written to a new folder beside it, which then takes its place:
+
+* where there is no folder yet, by a rename;
+* where there is one that holds files only, by exchanging the two in one step of the file system.
+  Files in it that are not ours go along as a second name of the same file (a hard link);
+* where that cannot be done (folders below it, a mount point, the folder that somebody stands in, a
+  system that cannot exchange): the old files are moved out, the summary first, and the new ones in,
+  the summary last. Where that is, the others are; what was moved out comes back after a failure.
+
+What is ours is what the folder's `summary.json` lists under `files`: nothing else is ever replaced
+or removed. Names of temporary folders are random and written to a lock file before they are made;
+the next run that gets the lock clears away what a killed one left, or brings it back.
+"""
 
 from __future__ import annotations
 
-import secrets
+import ctypes
+import json
+import os
 import shutil
-from glob import escape as glob_escape
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import IO, Any
 
-from ncp.files import write_atomically
+from ncp.files import create_file, is_temporary, locked, sync_directory, temporary_name
 
-__all__ = ["write_files"]
+__all__ = ["check_folder", "replace_folder"]
+
+SUMMARY = "summary.json"
+SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
 
 
-def write_files(directory: Path, files: dict[str, bytes]) -> None:
-    """Write files to a folder, all of them or none.
+def check_folder(directory: Path, names: Iterable[str]) -> None:
+    """Refuse a folder in which a name is taken by a file that is not ours.
 
-    A new folder appears by a rename when it is complete. In one that is there, each file appears by
-    a rename, the summary last: where that is, the others are.
+    Args:
+        directory: Where results are to be written; it need not be there.
+        names: Of their files.
     """
-    if not directory.exists():
-        return _write_folder(directory, files)
-    (directory / "summary.json").unlink(missing_ok=True)  # of results that are being replaced
-    written: list[Path] = []
+    taken = sorted(name for name in set(names) - ours(directory) if _exists(directory / name))
+    if taken:
+        raise ValueError(
+            f"{directory / taken[0]}: is there and was not written by ncp; move it away or name "
+            "another folder"
+        )
+
+
+def ours(directory: Path) -> set[str]:
+    """The names of the files in a folder that we made, by its summary."""
     try:
-        for name, content in files.items():
-            for left_over in directory.glob(f".{name}.????????"):  # by a run that was killed
-                left_over.unlink()
-            write_atomically(directory / name, content)
-            written.append(directory / name)
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise
+        listed = json.loads((directory / SUMMARY).read_bytes())["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
+    if not isinstance(listed, list):
+        return set()
+    return {SUMMARY, *(name for name in listed if isinstance(name, str) and _is_plain(name))}
 
 
-def _write_folder(directory: Path, files: dict[str, bytes]) -> None:
+def replace_folder(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write files to a folder in place of those that were written there before, all or nothing.
+
+    Args:
+        directory: It need not be there, nor those above it.
+        files: Contents by name. `summary.json` is among them and lists them all as `files`.
+    """
+    directory = Path(os.path.realpath(directory))  # a link to a folder stays one
     directory.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in directory.parent.glob(f".{glob_escape(directory.name)}.????????"):
-        shutil.rmtree(left_over, ignore_errors=True)
-    hidden = directory.parent / f".{directory.name}.{secrets.token_hex(4)}"
-    hidden.mkdir()
-    try:
+    alone = os.path.ismount(directory) or not os.access(directory.parent, os.W_OK)
+    base = directory if alone else directory.parent
+    with locked(base / f".{directory.name[:40]}.ncp-lock") as record:
+        _Replacement(directory, base, record).run(files)
+
+
+class _Replacement:
+    """One replacement, while its lock is held."""
+
+    def __init__(self, directory: Path, base: Path, record: IO[bytes]) -> None:
+        self.directory, self.base, self.record = directory, base, record
+        self.new = base / temporary_name(directory.name)
+        self.old = base / temporary_name(directory.name)
+
+    def run(self, files: Mapping[str, bytes]) -> None:
+        self._clear_after_a_kill()
+        check_folder(self.directory, files)
+        names = {"new": self.new.name, "old": self.old.name, "files": sorted(files)}
+        self._write_record(names)
+        try:
+            self._write(files)
+            self._put_in_place(sorted(files, key=lambda name: name == SUMMARY))
+        except BaseException:
+            self._bring_back(names)
+            raise
+        sync_directory(self.base)
+
+    def _write_record(self, names: Mapping[str, Any]) -> None:
+        self.record.truncate(0)
+        self.record.write(json.dumps(names).encode())
+        self.record.flush()
+        os.fsync(self.record.fileno())
+
+    def _write(self, files: Mapping[str, bytes]) -> None:
+        self.new.mkdir()
         for name, content in files.items():
-            write_atomically(hidden / name, content)
-        hidden.rename(directory)
-    except BaseException:
-        shutil.rmtree(hidden, ignore_errors=True)
-        raise
+            create_file(self.new / name, content)
+        sync_directory(self.new)
+
+    def _put_in_place(self, names: list[str]) -> None:
+        if not _exists(self.directory):
+            self.new.rename(self.directory)
+        elif not self._exchange():
+            self._move(names)
+
+    # -- in one step ---------------------------------------------------------------------------
+
+    def _exchange(self) -> bool:
+        if self.base == self.directory or not _holds_files_only(self.directory):
+            return False
+        former = ours(self.directory)
+        try:
+            for entry in os.scandir(self.directory):
+                if entry.name not in former:
+                    os.link(entry.path, self.new / entry.name, follow_symlinks=False)
+            shutil.copymode(self.directory, self.new)
+        except OSError:  # no second names here
+            return False
+        if not exchange(self.new, self.directory):
+            return False
+        _drop(self.new, former, self.directory)  # it is the former folder now
+        return True
+
+    # -- file by file --------------------------------------------------------------------------
+
+    def _move(self, names: list[str]) -> None:
+        former = sorted(ours(self.directory), key=lambda name: name != SUMMARY)
+        self.old.mkdir()
+        for name in former:
+            with suppress(FileNotFoundError):
+                (self.directory / name).rename(self.old / name)
+        for name in names:
+            (self.new / name).rename(self.directory / name)
+        _drop(self.old, former, self.directory)
+        _drop(self.new, names, self.directory)
+
+    # -- after a failure -----------------------------------------------------------------------
+
+    def _clear_after_a_kill(self) -> None:
+        self.record.seek(0)
+        try:
+            names = json.loads(self.record.read())
+            found = [names["new"], names["old"]]
+            plain = all(_is_plain(name) for name in names["files"])
+        except (ValueError, LookupError, TypeError):
+            return
+        if plain and all(is_temporary(str(name), self.directory.name) for name in found):
+            self._bring_back(names)
+
+    def _bring_back(self, names: Mapping[str, Any]) -> None:
+        """Undo a replacement that was not finished, or tidy up after one that was."""
+        old, new = self.base / names["old"], self.base / names["new"]
+        if _exists(old) and not _exists(self.directory / SUMMARY):
+            for name in names["files"]:
+                if _exists(self.directory / name):
+                    (self.directory / name).rename(new / name)
+            for name in sorted(os.listdir(old), key=lambda name: name == SUMMARY):
+                (old / name).rename(self.directory / name)
+        _drop(old, ours(old), self.directory)
+        _drop(new, {*names["files"], *ours(new)}, self.directory)
+
+
+def _drop(folder: Path, names: Iterable[str], kept: Path) -> None:
+    """Remove a folder of ours: files by name, and further names of files that are kept."""
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            path = folder / name
+            if name in names or _is_same(path, kept / name):
+                path.unlink()
+            elif not _exists(kept / name):  # came in the meantime, and is not ours
+                path.rename(kept / name)
+        with suppress(OSError):  # what is not ours stays
+            folder.rmdir()
+
+
+def _holds_files_only(directory: Path) -> bool:
+    here = os.path.realpath(os.getcwd())
+    if here == str(directory) or os.path.ismount(directory):
+        return False
+    return not any(entry.is_dir(follow_symlinks=False) for entry in os.scandir(directory))
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders take each other's place in one step; False where that cannot be done."""
+    try:
+        system = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            done = system.renamex_np(os.fsencode(one), os.fsencode(other), SWAP)
+        else:
+            here = -100  # AT_FDCWD
+            done = system.renameat2(here, os.fsencode(one), here, os.fsencode(other), SWAP)
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(done == 0)
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+def _is_plain(name: Any) -> bool:
+    """Whether it is the name of a file in a folder, and not a way out of it."""
+    return isinstance(name, str) and Path(name).name == name
