@@ -299,16 +299,17 @@ def test_a_bug_is_one_line_too(
 
 
 def test_a_full_disk_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ncp.files import write_atomically as real
+    from ncp.files import create_file as real
 
     def full(path: Path, content: bytes) -> None:
         if path.name == "summary.json":
             raise OSError(28, "No space left on device", str(path))
         real(path, content)
 
-    monkeypatch.setattr("ncp.output.folder.write_atomically", full)
+    monkeypatch.setattr("ncp.output.folder.create_file", full)
     assert run("cluster", data, *QUICK, "--no-report", "--out", "full") == cli.BAD_INPUT
-    assert files(Path("full")) == set()
+    assert not Path("full").exists()
+    assert {path.name for path in Path().iterdir()} == {"data.csv"}
 
 
 def test_units_and_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -273,8 +273,9 @@ def _tell(jobs: list[Job], seconds: float, show: bool, as_json: bool) -> int:
     """Print what was found; returns the exit code."""
     failed = [job for job in jobs if job.error]
     good = [job for job in jobs if not job.error]
-    for job in failed:
-        _say(job.error)
+    for job in jobs:
+        if job.error or job.note:
+            _say(job.error or job.note)
     if as_json:
         errors = [{"data": job.source, "error": job.error} for job in failed]
         print(json.dumps({"results": [job.summary for job in good], "errors": errors}, indent=2))

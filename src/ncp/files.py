@@ -119,7 +119,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[IO[bytes]]:
 
 def _lock(path: Path, wait: bool) -> IO[bytes]:
     while True:
-        file = open(path, "a+b")
+        file = open(path, "a+b")  # noqa: SIM115  closed by whoever holds the lock
         try:
             lock_file(file, wait)
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
@@ -141,7 +141,7 @@ def lock_file(file: IO[bytes], wait: bool) -> None:
         while True:
             try:
                 return msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            except PermissionError:
+            except PermissionError:  # noqa: PERF203
                 if not wait:
                     raise BlockingIOError(f"{file.name} is locked") from None
                 time.sleep(0.05)

@@ -26,7 +26,7 @@ from ncp.clustering.result import Clustering
 from ncp.engine import map_blocks
 from ncp.model import NCP, as_parcel, load
 from ncp.network.pretrained import find, short_name
-from ncp.output.folder import write_files
+from ncp.output.folder import check_folder, replace_folder
 from ncp.output.readers import Table, names, read_bytes, read_table
 from ncp.output.results import labels_file, samples_file, summary_file
 
@@ -48,6 +48,7 @@ class Job:
         summary: What was found, if the batch remembers it.
         error: Why it could not be used, or nothing.
         skipped: Whether its results were there and up to date.
+        note: What else there is to say of it.
     """
 
     source: str
@@ -56,6 +57,15 @@ class Job:
     summary: dict[str, Any] = field(default_factory=dict)
     error: str = ""
     skipped: bool = False
+    note: str = ""
+    before: int | None = field(default=None, repr=False)  # when a result was there already
+
+    def written(self) -> int | None:
+        """When the result that is in the folder was written."""
+        try:
+            return (self.directory / "summary.json").stat().st_mtime_ns
+        except OSError:
+            return None
 
 
 def jobs_of(sources: Sequence[str], out: Path | None = None) -> list[Job]:
@@ -156,7 +166,9 @@ class Batch:
         if isinstance(made, str):
             job.error = made
         else:
-            write_files(job.directory, made)
+            if job.written() != job.before:
+                job.note = f"{job.directory}: another run wrote here meanwhile; this one is later"
+            replace_folder(job.directory, made)
             self._remember(job, json.loads(made["summary.json"]))
 
     def _remember(self, job: Job, summary: dict[str, Any]) -> None:
@@ -183,6 +195,8 @@ class Batch:
 
     def _read(self, job: Job, resume: bool) -> Table | None:
         try:
+            job.before = job.written()
+            check_folder(job.directory, self._names())
             content = read_bytes(job.source)
             table = read_table(job.source, content, self.columns, self.one_hot)
         except ValueError as error:
@@ -209,8 +223,13 @@ class Batch:
             return None
         if self.report and not found.get("report"):  # one that is there is of an older result
             return None
-        wanted = [f"labels.{self.format}", "samples.npz", *(["report.html"] if self.report else [])]
-        return found if all((job.directory / name).is_file() for name in wanted) else None
+        there = all((job.directory / name).is_file() for name in self._names())
+        return found if there else None
+
+    def _names(self) -> list[str]:
+        """Of the files that are written."""
+        report = ["report.html"] if self.report else []
+        return [f"labels.{self.format}", "samples.npz", *report, "summary.json"]
 
 
 # -- a block, here or on a worker --------------------------------------------------------------
@@ -256,5 +275,6 @@ def _files(item: Item, result: Clustering, model_name: str, format: str, report:
     if report:
         command = f"ncp cluster {shlex.quote(item.source)}"
         files["report.html"] = result.report(item.name, command).encode()
+    summary["files"] = [*files, "summary.json"]
     files["summary.json"] = summary_file(summary)
     return files

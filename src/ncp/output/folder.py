@@ -19,7 +19,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
+import stat
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -53,7 +53,7 @@ def ours(directory: Path) -> set[str]:
     """The names of the files in a folder that we made, by its summary."""
     try:
         listed = json.loads((directory / SUMMARY).read_bytes())["files"]
-    except (OSError, ValueError, LookupError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return set()
     if not isinstance(listed, list):
         return set()
@@ -124,8 +124,8 @@ class _Replacement:
             for entry in os.scandir(self.directory):
                 if entry.name not in former:
                     os.link(entry.path, self.new / entry.name, follow_symlinks=False)
-            shutil.copymode(self.directory, self.new)
-        except OSError:  # no second names here
+            _give(self.new, os.stat(self.directory))
+        except (OSError, NotImplementedError):  # no second names here
             return False
         if not exchange(self.new, self.directory):
             return False
@@ -163,7 +163,7 @@ class _Replacement:
         old, new = self.base / names["old"], self.base / names["new"]
         if _exists(old) and not _exists(self.directory / SUMMARY):
             for name in names["files"]:
-                if _exists(self.directory / name):
+                if _exists(self.directory / name) and not _exists(new / name):  # it came from there
                     (self.directory / name).rename(new / name)
             for name in sorted(os.listdir(old), key=lambda name: name == SUMMARY):
                 (old / name).rename(self.directory / name)
@@ -174,14 +174,23 @@ class _Replacement:
 def _drop(folder: Path, names: Iterable[str], kept: Path) -> None:
     """Remove a folder of ours: files by name, and further names of files that are kept."""
     with suppress(FileNotFoundError):
-        for name in os.listdir(folder):
+        # The summary last: should this be killed, it says what the others are.
+        for name in sorted(os.listdir(folder), key=lambda name: name == SUMMARY):
             path = folder / name
             if name in names or _is_same(path, kept / name):
                 path.unlink()
             elif not _exists(kept / name):  # came in the meantime, and is not ours
                 path.rename(kept / name)
-        with suppress(OSError):  # what is not ours stays
+        if not os.listdir(folder):  # what is not ours stays
             folder.rmdir()
+
+
+def _give(folder: Path, like: os.stat_result) -> None:
+    """The owner and the permissions of another folder."""
+    if sys.platform != "win32":
+        with suppress(PermissionError):
+            os.chown(folder, like.st_uid, like.st_gid)
+    os.chmod(folder, stat.S_IMODE(like.st_mode))
 
 
 def _holds_files_only(directory: Path) -> bool:

@@ -78,20 +78,25 @@ def names(sources: Sequence[str]) -> list[str]:
     >>> names(["a/x.csv", "b/x.csv", "c/x-2.csv", "-"])
     ['x', 'x-2', 'x-2-2', 'stdin']
     """
-    result: dict[str, None] = {}  # in order
+    result: dict[str, str] = {}  # in order, as a file system without capitals tells them apart
     for source in sources:
         stem = name = "stdin" if source == STANDARD_INPUT else _stem(source)
         number = 1
-        while name in result:
+        while name.casefold() in result:
             number += 1
             name = f"{stem}-{number}"
-        result[name] = None
-    return list(result)
+        result[name.casefold()] = name
+    return list(result.values())
 
 
 def _stem(source: str) -> str:
-    name = Path(source).name.removesuffix(".gz")
-    return Path(name).stem or name
+    """The name of a file without its endings, and never one that leads elsewhere.
+
+    >>> [_stem(name) for name in ("a/x.tar.csv.gz", "...csv", "..csv", ".gz", ".csv")]
+    ['x.tar', 'csv', 'csv', 'gz', 'csv']
+    """
+    name = Path(source).name.removesuffix(".gz") or Path(source).name
+    return Path(name.lstrip(".")).stem.strip(". ") or "data"
 
 
 def read_bytes(source: str) -> bytes:
