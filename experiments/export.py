@@ -40,7 +40,11 @@ def thinned(lines: list[dict[str, Any]], most: int = 1000) -> str:
     others = [line for line in lines if "nll" not in line]
     kept = steps[:: max(1, len(steps) // most)] + others
     kept.sort(key=lambda line: line["step"])
-    return "".join(json.dumps(line) + "\n" for line in kept)
+    return "".join(json.dumps(_rounded(line)) + "\n" for line in kept)
+
+
+def _rounded(line: dict[str, Any]) -> dict[str, Any]:
+    return {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in line.items()}
 
 
 def measured(name: str, checkpoint: Checkpoint) -> dict[str, float]:
