@@ -40,8 +40,8 @@ from sklearn.utils.validation import check_array
 
 from ncp.clustering.cluster import cluster
 from ncp.clustering.estimator import NCPClusterer
-from ncp.model import NCP
-from ncp.network.checkpoint import load_model, save_model
+from ncp.model import NCP, load_model
+from ncp.network.checkpoint import save_model
 from ncp.output import readers
 from ncp.partitions import canonical, check_labels, counts, is_canonical
 from ncp.posterior import Partitions
@@ -262,12 +262,22 @@ def _header(content: bytes) -> SearchStrategy[bytes]:
             changed = ours | {key: ours[key] | {sub: value}}
         return pack(head | {"__metadata__": {"ncp": json.dumps(changed)}}, None)
 
+    def about_a_part(part: str, key: str, value: Any) -> bytes:
+        model = ours["model"]
+        changed = ours | {"model": model | {part: (model[part] or {}) | {key: value}}}
+        return pack(head | {"__metadata__": {"ncp": json.dumps(changed)}}, None)
+
+    parts = st.sampled_from(["encoder", "g", "f", "attention", "unassigned_encoder"])
+    within = st.sampled_from(
+        ["kind", "width", "depth", "out", "residual", "blocks", "codes", "rbf_octaves"]
+    )
     keys = st.sampled_from(sorted(ours))
     inner = st.sampled_from(sorted({*ours["model"], *ours["mixture"], "none"}))
     claimed = st.none() | st.integers(0, 2**64 - 1)
     return st.one_of(
         st.builds(about_tensor, st.sampled_from(names), tensor, claimed),
         st.builds(about_us, keys, inner, PLAIN),
+        st.builds(about_a_part, parts, within, PLAIN),
     )
 
 

@@ -55,6 +55,22 @@ COMPOSITIONS = {
     if base in IN_FULL or i < 3
 }
 
+# Other depths and widths: the shallowest, the paper's, and g and f that differ.
+SHAPES: dict[str, dict[str, Any]] = {
+    "depths 2 and 2": {"g": (6, 2, 5), "f": (10, 2)},
+    "depths 2 and 3": {"g": (12, 2, 4), "f": (5, 3), "sees": ("candidate",)},
+    "depths 3 and 6": {"g": (5, 3, 11), "f": (9, 6), "residual": True},
+    "depths 6 and 2": {"g": (9, 6, 3), "f": (4, 2), "pooling": "mean"},
+    "depths 5 and 5, pairs": {
+        "g": (7, 5, 6),
+        "f": (11, 5),
+        "attention": (1, 8, 9, 4),
+        "sees": ("candidate", "pairs"),
+        "residual": True,
+        "pooling": "mean",
+    },
+}
+
 
 def random_model(generator: torch.Generator, event_shape: Any = 2, **parts: Any) -> NCP:
     """Random weights in float64, large enough that the conditionals are far from uniform."""

@@ -3,7 +3,7 @@
 import itertools
 import subprocess
 import sys
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +12,19 @@ from scipy import stats
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import ncp.model
-import ncp.network.blocks
-import ncp.sampling.tree
-from ncp.model import NCP, NCPConfig
-from ncp.network.blocks import AttentionBlock
+import ncp.network.layout
+import ncp.network.network
+import ncp.sampling.assign
+import ncp.sampling.sample
+import ncp.sampling.torch_tree
+from ncp.model import NCP
+from ncp.network.attention import AttentionBlock, DistanceKernels
+from ncp.network.network import NetworkSpec
 from ncp.partitions import canonical, enumerate_partitions
 from ncp.posterior import Partitions
-from ncp.sampling.tree import TreeSampler
-from tests.test_model import SWITCHES, algorithm_1, random_model
+from ncp.sampling.sample import beam_search, sample_many
+from ncp.sampling.torch_tree import TorchTree
+from tests.literal import COMPOSITIONS, SHAPES, algorithm_1, random_model
 
 N_SAMPLES = 20_000
 SURPRISE = 1e-4  # a right sampler fails one test in ten thousand seeds
@@ -91,13 +95,11 @@ def naive_samples(model: NCP, x: Tensor, n_samples: int, seed: int) -> np.ndarra
 # -- the distribution ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
+@pytest.mark.parametrize("name", [*COMPOSITIONS, *SHAPES])
 def test_one_order_has_the_models_frequencies(
-    separate_q: bool, point_in_f: bool, candidate_in_f: bool, generator: torch.Generator, seed: int
+    name: str, generator: torch.Generator, seed: int
 ) -> None:
-    model = random_model(
-        generator, separate_q=separate_q, point_in_f=point_in_f, candidate_in_f=candidate_in_f
-    )
+    model = random_model(generator, **(COMPOSITIONS | SHAPES)[name])
     x = data(5, generator)
     samples = model.sample(x, N_SAMPLES, seed=seed)
     assert samples.n_samples == N_SAMPLES
@@ -126,7 +128,7 @@ def test_several_orders_share_the_samples(
 ) -> None:
     orders = [[2, 0, 4, 1, 3], [4, 3, 2, 1, 0], [1, 2, 0, 3, 4]]
     monkeypatch.setattr(
-        ncp.sampling.tree, "numbered_orders", lambda key, which, n: torch.tensor(orders)[which]
+        ncp.sampling.sample, "numbered_orders", lambda key, which, n: np.array(orders)[which]
     )
     model = random_model(generator)
     x = data(5, generator)
@@ -193,7 +195,7 @@ def test_batch_composition_does_not_change_the_distribution(
 
 
 def test_the_naive_sampler_agrees(generator: torch.Generator, seed: int) -> None:
-    model = random_model(generator, candidate_in_f=True)
+    model = random_model(generator, sees=("candidate",))
     x = data(6, generator)
     naive = naive_samples(model, x, 8000, seed)
     assert chi_square(tally(naive, np.ones(len(naive))), exact(model, x)) > SURPRISE
@@ -204,7 +206,7 @@ def test_the_naive_sampler_agrees(generator: torch.Generator, seed: int) -> None
 
 
 def test_image_model_samples(generator: torch.Generator, seed: int) -> None:
-    model = random_model(generator, event_shape=[16, 16], encoder="conv", conv_channels=[2, 3])
+    model = random_model(generator, (16, 16), channels=(2, 3))
     x = torch.rand(4, 16, 16, generator=generator, dtype=torch.float64)
     assert agrees(model.sample(x, 5000, seed=seed), exact(model, x))
 
@@ -212,23 +214,18 @@ def test_image_model_samples(generator: torch.Generator, seed: int) -> None:
 # -- log q ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    [
-        {},
-        {"residual": True},
-        {"residual": True, "context": 2},
-        {"residual": True, "context": 2, "product_in_f": True},
-        {"residual": True, "context": 2, "product_in_f": True, "means_in_f": True},
-        {"residual": True, "context": 2, "means_in_f": True, "distances": 3},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("n", [1, 2, 30, 300])
-def test_log_q_is_the_likelihoods(
-    n: int, architecture: dict[str, Any], generator: torch.Generator, seed: int
-) -> None:
-    model = random_model(generator, candidate_in_f=True, **architecture)
+@pytest.mark.parametrize("name", [*COMPOSITIONS, *SHAPES])
+@pytest.mark.parametrize("n", [1, 2, 30])
+def test_log_q_is_the_likelihoods(n: int, name: str, generator: torch.Generator, seed: int) -> None:
+    check_log_q(random_model(generator, **(COMPOSITIONS | SHAPES)[name]), n, generator, seed)
+
+
+@pytest.mark.parametrize("name", ["plain, candidate", "pairs, mean, candidate"])
+def test_log_q_of_long_sequences(name: str, generator: torch.Generator, seed: int) -> None:
+    check_log_q(random_model(generator, **COMPOSITIONS[name]), 300, generator, seed)
+
+
+def check_log_q(model: NCP, n: int, generator: torch.Generator, seed: int) -> None:
     x = data(n, generator)
     samples = model.sample(x, 20, seed=seed)
     with torch.no_grad():
@@ -239,18 +236,19 @@ def test_log_q_is_the_likelihoods(
 def test_log_q_in_the_order_of_the_draw(
     generator: torch.Generator, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[Tensor] = []
-    original = ncp.sampling.tree.numbered_orders
+    orders: list[np.ndarray] = []
+    original = ncp.sampling.sample.numbered_orders
 
-    def remember(*arguments: Any) -> Tensor:
-        drawn.append(original(*arguments))
-        return drawn[-1]
+    def remember(*arguments: Any) -> np.ndarray:
+        found = original(*arguments)
+        orders.extend(found)
+        return found
 
-    monkeypatch.setattr(ncp.sampling.tree, "numbered_orders", remember)
+    monkeypatch.setattr(ncp.sampling.sample, "numbered_orders", remember)
     model = random_model(generator)
     x = data(12, generator)
     samples = model.sample(x, 25, orders="each", seed=seed)
-    (orders,) = drawn
+    assert len(orders) == 25
     with torch.no_grad():
         for order, row, log_q in zip(orders, samples.labels, samples.log_q, strict=True):
             assert abs(float(model.log_prob(x, row, order=order)) - log_q) < 1e-9
@@ -262,7 +260,7 @@ def test_single_precision_is_close(generator: torch.Generator, seed: int) -> Non
     samples = model.sample(x, 50, seed=seed)
     with torch.no_grad():
         again = model.log_prob(x, samples.labels)
-    np.testing.assert_allclose(samples.log_q, again.numpy(), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(samples.log_q, again.numpy(), rtol=1e-5, atol=1e-4)
 
 
 # -- the calls -----------------------------------------------------------------------------------
@@ -316,19 +314,19 @@ def test_arrays_of_any_kind(generator: torch.Generator) -> None:
 
 @pytest.mark.parametrize("limits", [(64, 10**9), (10**9, 64 * 5), (1, 1)])
 @pytest.mark.parametrize("orders", [1, 2, "each"])
-def test_blocks_change_nothing_but_memory(
+def test_pieces_change_nothing_but_memory(
     limits: tuple[int, int],
     orders: int | str,
     generator: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     n_samples = 40 if limits == (1, 1) else 2000
-    monkeypatch.setattr(ncp.sampling.tree, "BLOCK_SAMPLES", limits[0])
-    monkeypatch.setattr(ncp.sampling.tree, "BLOCK_POSITIONS", limits[1])
-    fixed = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])
+    monkeypatch.setattr(ncp.sampling.sample, "PIECE_SAMPLES", limits[0])
+    monkeypatch.setattr(ncp.sampling.sample, "PIECE_POSITIONS", limits[1])
+    fixed = np.array([[0, 1, 2, 3], [3, 2, 1, 0]])
     if orders == 2:
         monkeypatch.setattr(
-            ncp.sampling.tree, "numbered_orders", lambda key, which, n: fixed[which]
+            ncp.sampling.sample, "numbered_orders", lambda key, which, n: fixed[which]
         )
     model = random_model(generator)
     xs = [data(4, generator) for _ in range(2)]
@@ -343,34 +341,18 @@ def test_blocks_change_nothing_but_memory(
         assert agrees(samples, expected)
 
 
-def test_progress_counts_to_the_end(generator: torch.Generator) -> None:
-    model = random_model(generator)
-    seen: list[tuple[int, int]] = []
-    model.sample_many(
-        [data(6, generator), data(3, generator)],
-        10,
-        orders=2,
-        seed=0,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    done = [d for d, _ in seen]
-    assert done == sorted(done)
-    assert seen[-1] == (18, 18)
-    assert len(seen) > 3
-
-
 @pytest.mark.parametrize("wrong", [0, -1, True])
 def test_bad_numbers_are_refused(wrong: int, generator: torch.Generator) -> None:
     model = random_model(generator)
     x = data(3, generator)
     with pytest.raises(ValueError, match="n_samples"):
-        ncp.sampling.tree.sample(model, x, wrong)
+        sample_many(model, [x], wrong)
     with pytest.raises(ValueError, match="orders"):
-        ncp.sampling.tree.sample(model, x, 10, orders=wrong)
+        sample_many(model, [x], 10, orders=wrong)
     with pytest.raises(ValueError, match="orders"):
-        ncp.sampling.tree.sample(model, x, 10, orders="all")
+        sample_many(model, [x], 10, orders="all")
     with pytest.raises(ValueError, match="beam"):
-        ncp.sampling.tree.beam_search(model, x, wrong)
+        beam_search(model, x, wrong)
 
 
 def test_absurd_requests_are_refused_before_work_starts(generator: torch.Generator) -> None:
@@ -393,7 +375,7 @@ def test_a_beam_is_counted_with_its_state(
 ) -> None:
     """Its labels alone would fit."""
     model = random_model(generator)
-    monkeypatch.setattr(ncp.model, "_memory", lambda: 2 * 16 * 10 * 50)
+    monkeypatch.setattr(ncp.network.network, "_memory", lambda: 2 * 16 * 10 * 50)
     with pytest.raises(ValueError, match=r"GiB of memory .* prefixes in the beam would fit"):
         model.map(data(10, generator), beam=50)
     assert len(model.map(data(10, generator), beam=5)) == 5
@@ -406,7 +388,7 @@ def test_likelihoods_that_will_not_fit_are_refused(
     model = random_model(generator)
     score = getattr(model, call)
     x = data(40, generator)
-    monkeypatch.setattr(ncp.model, "_memory", lambda: 400_000)
+    monkeypatch.setattr(ncp.network.network, "_memory", lambda: 400_000)
     few = torch.arange(40) % 3
     with torch.no_grad():
         score(x, few)
@@ -417,7 +399,7 @@ def test_likelihoods_that_will_not_fit_are_refused(
 
 
 def test_one_cluster_each_of_twenty_thousand_points_is_refused(generator: torch.Generator) -> None:
-    model = NCP(NCPConfig())
+    model = NCP(NetworkSpec())
     with pytest.raises(ValueError, match="clusters would fit"):
         model.log_prob(data(20_000, generator), torch.arange(20_000))
 
@@ -445,31 +427,9 @@ def test_a_wide_beam_finds_the_top_partitions(generator: torch.Generator) -> Non
     assert model.map(x[:1]).labels.tolist() == [[0]]
 
 
-@pytest.mark.parametrize(
-    ("context", "product_in_f", "means_in_f", "distances"),
-    [(0, False, False, 0), (2, False, False, 0), (2, True, False, 0), (2, False, True, 3)],
-)
-@pytest.mark.parametrize(("separate_q", "point_in_f", "candidate_in_f"), SWITCHES)
-def test_assign_is_the_last_conditional(
-    separate_q: bool,
-    point_in_f: bool,
-    candidate_in_f: bool,
-    context: int,
-    product_in_f: bool,
-    means_in_f: bool,
-    distances: int,
-    generator: torch.Generator,
-) -> None:
-    model = random_model(
-        generator,
-        separate_q=separate_q,
-        point_in_f=point_in_f,
-        candidate_in_f=candidate_in_f,
-        context=context,
-        product_in_f=product_in_f,
-        means_in_f=means_in_f,
-        distances=distances,
-    )
+@pytest.mark.parametrize("name", [*COMPOSITIONS, *SHAPES])
+def test_assign_is_the_last_conditional(name: str, generator: torch.Generator) -> None:
+    model = random_model(generator, **(COMPOSITIONS | SHAPES)[name])
     x, new = data(9, generator), data(7, generator)
     labels = torch.tensor([0, 1, 0, 2, 1, 0, 3, 2, 2])
     probabilities = model.assign(new, x, labels)
@@ -480,56 +440,88 @@ def test_assign_is_the_last_conditional(
         np.testing.assert_allclose(probabilities[i].numpy(), row.exp().numpy(), atol=1e-9)
 
 
-@pytest.mark.parametrize("context", [0, 2])
+def test_assign_to_more_clusters_than_a_block(generator: torch.Generator) -> None:
+    model = random_model(generator, sees=("candidate",), pooling="mean")
+    x, new = data(300, generator), data(3, generator)
+    probabilities = model.assign(new, x, torch.arange(300))
+    assert probabilities.shape == (3, 301)
+    with torch.no_grad():
+        for i in range(3):
+            both = torch.cat([x, new[i : i + 1]])
+            row = model.conditionals(both, [*range(300), 0])[-1]
+            np.testing.assert_allclose(probabilities[i].numpy(), row.exp().numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["plain, paper", "pairs, mean, candidate"])
 @pytest.mark.parametrize("mutual", [False, True])
 def test_assign_in_parts(
-    context: int, mutual: bool, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+    name: str, mutual: bool, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = random_model(generator, context=context)
-    x, new = data(5, generator), data(40, generator)
+    model = random_model(generator, **COMPOSITIONS[name])
+    x, new = data(5, generator), data(100, generator)
     labels = [0, 1, 0, 1, 2]
     whole = model.assign(new, x, labels, mutual=mutual)
-    monkeypatch.setattr(ncp.sampling.tree, "CHUNK", 10)
+    monkeypatch.setattr(ncp.sampling.assign, "AT_ONCE", 10)
     in_parts = model.assign(new, x, labels, mutual=mutual)
     torch.testing.assert_close(in_parts, whole, rtol=0, atol=1e-12)
+    for i in (0, 63, 64, 99):  # 64 points with four candidates each are a block of the kernels
+        alone = model.assign(new[i : i + 1], x, labels, mutual=mutual)[0]
+        torch.testing.assert_close(alone, whole[i], rtol=0, atol=1e-12)
 
 
-def check_newcomers_are_members(model: NCP, generator: torch.Generator) -> None:
-    assert model.context is not None
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_assign_in_torch_is_the_compiled_one(name: str, generator: torch.Generator) -> None:
+    model = random_model(generator, **COMPOSITIONS[name])
+    x, new = data(9, generator), data(4, generator)
+    labels = torch.tensor([[0, 1, 0, 2, 1, 0, 3, 2, 2], [0] * 9])
+    compiled = model.assign_each(new, x, labels, mutual=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ncp.sampling.assign, "CompiledTree", lambda *_: None)
+        in_torch = model.assign_each(new, x, labels, mutual=False)
+    torch.testing.assert_close(in_torch, compiled, rtol=0, atol=1e-9)
+
+
+def check_new_points_are_members(model: NCP, generator: torch.Generator) -> None:
+    assert model.attention is not None
     x, new = data(9, generator), data(3, generator)
+    position = (x, new) if model.n_coordinates else (x[:, :0], new[:, :0])
     with torch.no_grad():
-        h, h_new = model.features(x)[0], model.features(new)[0]
-        got = model.context.newcomers(model.context.memory(h), h_new)
+        h, h_new = model.h(x), model.h(new)
+        cache = model.attention.cache(h, position[0])
+        got = model.attention.encode_new(cache, h_new, position[1])
         for i in range(3):
-            member = model.context(torch.cat([h, h_new[i : i + 1]])[None])[0, -1]
-            torch.testing.assert_close(got[i], member, rtol=0, atol=1e-12)
+            members = torch.cat([h, h_new[i : i + 1]])[None]
+            places = torch.cat([position[0], position[1][i : i + 1]])[None]
+            expected = model.attention(members, places)
+            for ours, theirs in zip(got, expected, strict=True):
+                torch.testing.assert_close(ours[i], theirs[0, -1], rtol=0, atol=1e-12)
 
 
-def test_a_newcomer_counts_who_is_around(generator: torch.Generator) -> None:
-    model = random_model(generator, context=1, means_in_f=True, distances=3)
-    assert model.context is not None
-    block = cast(AttentionBlock, model.context.blocks[0])
+def test_a_new_point_counts_who_is_around(generator: torch.Generator) -> None:
+    model = random_model(generator, attention=(1, 8, 5, 3), sees=("pairs",))
+    assert model.attention is not None
+    block = model.attention.blocks[0]
+    assert isinstance(block, AttentionBlock)
     torch.nn.init.zeros_(block.project.weight)  # so that it sees nothing else
-    check_newcomers_are_members(model, generator)
+    check_new_points_are_members(model, generator)
 
 
 @pytest.mark.parametrize("entries", [2**22, 20])
-@pytest.mark.parametrize(("means_in_f", "distances"), [(False, 0), (True, 0), (True, 3)])
-def test_a_newcomer_sees_what_it_would_see_as_a_member(
-    means_in_f: bool,
-    distances: int,
+@pytest.mark.parametrize("octaves", [0, 3])
+def test_a_new_point_sees_what_it_would_see_as_a_member(
+    octaves: int,
     entries: int,
     generator: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One block of context: the encoding of a point does not depend on what the others see."""
-    monkeypatch.setattr(ncp.network.blocks.Near, "ENTRIES", entries)
-    monkeypatch.setattr(ncp.network.blocks.Near, "PART", entries)
-    model = random_model(generator, context=1, means_in_f=means_in_f, distances=distances)
-    assert model.context is not None
-    if model.context.density is not None:  # it does, then, on how many are around the others
-        torch.nn.init.zeros_(model.context.density.weight)
-    check_newcomers_are_members(model, generator)
+    """One block of attention: the encoding of a point does not depend on what the others see."""
+    monkeypatch.setattr(DistanceKernels, "ENTRIES", entries)
+    monkeypatch.setattr(DistanceKernels, "PART", entries)
+    model = random_model(generator, attention=(1, 8, 5, octaves), sees=("pairs",))
+    assert model.attention is not None
+    if model.attention.density is not None:  # it does, then, on how many are around the others
+        torch.nn.init.zeros_(model.attention.density.weight)
+    check_new_points_are_members(model, generator)
 
 
 # -- cost ----------------------------------------------------------------------------------------
@@ -539,20 +531,25 @@ def test_shared_clusters_are_embedded_once(generator: torch.Generator, seed: int
     """g runs once per distinct cluster and point: never more than subsets of the first n points."""
     model = random_model(generator)
     x = data(6, generator)
-    counted: list[TreeSampler] = []
+    counted = {"embed": 0, "logit": 0}
 
-    class Counted(TreeSampler):
-        def __init__(self, model: NCP) -> None:
-            super().__init__(model)
-            counted.append(self)
+    def counting(name: str) -> Any:
+        original = getattr(model, name)
+
+        def count(rows: Tensor, *others: Any) -> Tensor:
+            counted[name] += len(rows)
+            return torch.as_tensor(original(rows, *others))
+
+        return count
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ncp.sampling.tree, "TreeSampler", Counted)
+        patch.setattr(ncp.sampling.sample, "CompiledTree", TorchTree)
+        for name in counted:
+            patch.setattr(model, name, counting(name))
         model.sample(x, 30_000, seed=seed)
-    (sampler,) = counted
-    assert sampler.n_embed <= 1 + sum(2**n - 1 + 1 for n in range(1, 6))
+    assert counted["embed"] <= 1 + sum(2**n - 1 + 1 for n in range(1, 6))
     partitions_with_slots = [(1, 2), (2, 5), (5, 15), (15, 52), (52, 203)]
-    assert sampler.n_logit <= sum(children for _, children in partitions_with_slots)
+    assert 100 < counted["logit"] <= sum(children for _, children in partitions_with_slots)
 
 
 class No64(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -571,31 +568,24 @@ class No64(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_nothing_needs_float64(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(generator).float()
     x = data(300, generator).float()
-    for module in (ncp.model, ncp.sampling.tree):
+    for module in (ncp.network.layout, ncp.sampling.assign, ncp.sampling.torch_tree):
         monkeypatch.setattr(module, "widest", lambda _: torch.float32)
-    with No64():  # type: ignore[no-untyped-call]
-        drawn = TreeSampler(model)
-        with torch.no_grad():
-            points = ncp.sampling.tree._encode(model, [x], drawn.folded)
-            sequences = ncp.sampling.tree._Sequences(
-                points,
-                torch.arange(300)[None],
-                torch.tensor([300]),
-                torch.tensor([5]),
-                points.q.sum(0, keepdim=True),
-            )
-            policy = ncp.sampling.tree.split_counts(torch.tensor([0]))
-            labels = drawn.run(sequences, policy, lambda _: None).labels
-            model.log_prob(x, labels)
-            model.assign(x[:3], x, labels[0])
+    monkeypatch.setattr(ncp.sampling.sample, "CompiledTree", TorchTree)
+    monkeypatch.setattr(ncp.sampling.assign, "CompiledTree", lambda *_: None)
+    with No64(), torch.no_grad():  # type: ignore[no-untyped-call]
+        labels = model.sample(x, 5, seed=0).labels
+        model.map(x[:20], beam=3)
+        model.log_prob(x, labels)
+        model.assign(x[:3], x, labels[0])
 
 
 PEAK = """
 import sys, torch
-from ncp.model import NCP, NCPConfig
+from ncp.model import NCP
+from tests.small_models import spec
 torch.set_num_threads(1)
-small = dict(h_width=8, h_depth=2, h_dim=8, g_dim=8, g_depth=2, f_depth=2)
-model = NCP(NCPConfig(event_shape=1, width=int(sys.argv[2]), **small))
+width = int(sys.argv[2])
+model = NCP(spec(1, h=(8, 2, 8), g=(width, 2, 8), f=(width, 2)))
 x = torch.randn(100, 1, generator=torch.Generator().manual_seed(0))
 samples = model.sample(x, int(sys.argv[1]), seed=0)
 status = open("/proc/self/status").read()  # ru_maxrss would count the parent as well

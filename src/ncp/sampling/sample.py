@@ -40,7 +40,7 @@ from ncp.sampling.keys import Keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.threads import Progress, Watch, run_jobs, single_threads
 from ncp.sampling.torch_tree import TorchTree
 
-__all__ = ["Drawn", "beam_search", "sample_many"]
+__all__ = ["OUT_OF_REACH", "Drawn", "beam_search", "sample_many"]
 
 PIECE_SAMPLES = 32_768  # samples whose prefixes are held at once
 PIECE_POSITIONS = 16_777_216  # the same, times the length of their sequences
@@ -109,7 +109,7 @@ def sample_many(
     tree = _Tree(network, data, keys, in_given_order=orders == 1, beam=0)
     rows = tree.run(work, progress)
     pieces = np.bincount([s.data_set for s in work], minlength=len(data))
-    return [_collect(one, merge=pieces[d] > n_orders) for d, one in enumerate(rows)]
+    return [_collect(one, merge=bool(pieces[d] > n_orders)) for d, one in enumerate(rows)]
 
 
 @torch.no_grad()
@@ -119,10 +119,11 @@ def beam_search(network: Network, x: Any, beam: int = 32) -> Drawn:
         raise ValueError(f"Expected beam to be an integer >= 1 but got {beam!r}")
     data = [network.check_points(x)]
     n = len(data[0])
+    beam = min(int(beam), bell_number(min(n, 30)))  # there are no more prefixes than that
     width = network.spec.f.width
     row = LABEL * n + ROW_VALUES * network.location.element_size() * width
-    check_memory(min(int(beam), bell_number(min(n, 30))) * row, row, "prefixes in the beam")
-    tree = _Tree(network, data, np.zeros(1, np.uint64), in_given_order=True, beam=int(beam))
+    check_memory(beam * row, row, "prefixes in the beam")
+    tree = _Tree(network, data, np.zeros(1, np.uint64), in_given_order=True, beam=beam)
     return _collect(tree.run([_Sequence(0, 0, 0, 1)], None)[0], merge=False)
 
 
@@ -180,6 +181,7 @@ class _Tree:
             for first, end in self._batches(work):
                 jobs = self._jobs(work, first, end, results, watch)
                 run_jobs(jobs, watch, small)
+        watch.finish()
         rows: list[list[_Rows]] = [[] for _ in self.data]
         for one, found in zip(work, results, strict=True):
             assert found is not None
@@ -211,6 +213,7 @@ class _Tree:
         ends = np.cumsum([len(self.data[d]) for d in sets]).tolist()
         start_of = dict(zip(sets, [0, *ends], strict=False))
 
+        @torch.no_grad()  # a thread starts with gradients
         def job(i: int) -> None:
             one = work[i]
             order = self._order(one)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from ncp.network.layout import widest
@@ -18,12 +18,12 @@ from ncp.partitions import canonical
 from ncp.sampling.compiled_tree import Run
 from ncp.sampling.keys import child_keys
 
-__all__ = ["TorchTree"]
+__all__ = ["State", "TorchTree"]
 
 CHUNK = 8192  # candidates evaluated at once
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """Rows are distinct prefixes, the arena is their distinct clusters."""
 
     counts: Tensor  # (rows,)
@@ -51,10 +51,8 @@ class TorchTree:
         beam: int,
         stop: np.ndarray,
         done: np.ndarray,
-    ) -> tuple[
-        Int64[np.ndarray, "rows N"], Int64[np.ndarray, " rows"], Float64[np.ndarray, " rows"]
-    ]:
-        """Canonical labels, counts and log q; see `kernels.run_sequence`."""
+    ) -> Run:
+        """The samples of a sequence; see `kernels.run_sequence`."""
         base, rest = self.network.positions(points, self.folded)
         state = self._first(points, count)
         history = []
@@ -73,16 +71,17 @@ class TorchTree:
             parent, choice = history[n - 1]
             labels[:, n] = choice[row]
             row = parent[row]
-        labels = canonical(torch.empty_like(labels).index_copy(1, torch.as_tensor(order), labels))
-        log_q = state.log_q.double().cpu().numpy()
+        where = torch.as_tensor(order, device=labels.device)
+        labels = canonical(torch.empty_like(labels).index_copy(1, where, labels))
+        log_q = state.log_q.cpu().numpy().astype(np.float64)
         return Run(labels.cpu().numpy(), state.counts.cpu().numpy(), log_q)
 
-    def _first(self, points: Points, count: int) -> _State:
+    def _first(self, points: Points, count: int) -> State:
         one = points.sums[:1]
         g_hat = self._join(one)[:, : self.width]
         index = torch.zeros(1, dtype=torch.long, device=one.device)
         log_q = torch.zeros(1, dtype=widest(one.device), device=one.device)
-        return _State(index + count, log_q, index + 1, g_hat, index[:, None], one, g_hat)
+        return State(index + count, log_q, index + 1, g_hat, index[:, None], one, g_hat)
 
     def _join(self, sums: Float[Tensor, "clusters n_sums"]) -> Float[Tensor, "clusters two_widths"]:
         inner = self.network.embed(sums[:, : self.g_width], sums[:, -1:], self.folded)
@@ -90,14 +89,14 @@ class TorchTree:
 
     def _step(
         self,
-        state: _State,
+        state: State,
         point: Tensor,
         base: Tensor,
         rest: Tensor,
         key: np.uint64,
         n: int,
         beam: int,
-    ) -> tuple[_State, Tensor, Tensor]:
+    ) -> tuple[State, Tensor, Tensor]:
         """Assign the next point of every row: score, choose, rebuild the state."""
         extended = torch.cat([state.sums + point, point[None]])
         join = self._join(extended)
@@ -120,10 +119,10 @@ class TorchTree:
         refs = torch.zeros_like(refs).masked_scatter(real, where)
         sums = torch.cat([state.sums, extended])[used]
         g_hat = torch.cat([state.g_hat, join[:, : self.width]])[used]
-        return _State(counts, log_q, k, total, refs, sums, g_hat), parent, choice
+        return State(counts, log_q, k, total, refs, sums, g_hat), parent, choice
 
     def _score(
-        self, state: _State, join: Tensor, point: Tensor, base: Tensor, rest: Tensor
+        self, state: State, join: Tensor, point: Tensor, base: Tensor, rest: Tensor
     ) -> tuple[Int[Tensor, "rows K"], Float[Tensor, "rows K"]]:
         """Log-probabilities of each row's candidates, and which cluster each would join."""
         net, n_old = self.network, len(state.sums)
@@ -178,7 +177,7 @@ def keep_best(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The `beam` most probable children of all rows; ordered by parent and choice."""
     total = (log_q[:, None] + scores).view(-1)
-    possible = total.isfinite().nonzero()[:, 0]
+    possible = (total != -torch.inf).nonzero()[:, 0]  # what is not a number is kept, to be seen
     best = possible[total[possible].argsort(descending=True, stable=True)]
     child = best[:beam].sort().values
     parent = child // scores.shape[1]
