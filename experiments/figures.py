@@ -31,8 +31,7 @@ from ncp.inference.exact import last_conditional
 from ncp.inference.importance import effective_sample_size
 from ncp.inference.mcmc.gibbs import gibbs
 from ncp.inference.mcmc.metropolis import independence_mh
-from ncp.model import NCP
-from ncp.network.pretrained import load
+from ncp.model import NCP, load
 from ncp.output.plots import PALETTE
 from ncp.posterior import Partitions
 

@@ -198,7 +198,7 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=5,
 )
-CHANGES = [(key,) for key in CONFIG.to_dict()]
+CHANGES: list[tuple[str, ...]] = [(key,) for key in CONFIG.to_dict()]
 CHANGES += [(part, key) for part in ("encoder", "g", "f") for key in CONFIG.to_dict()[part]]
 CHANGES += [("attention", key) for key in Attention().to_dict()]
 

@@ -73,9 +73,10 @@ def test_compiled_torch_likelihood_and_literal_agree(
     model = random_model(generator, **ALL[name])
     x = data(14, generator)
     ours, oracle = (run(tree, x, 1 if beam else 50, beam) for tree in both_trees(model))
-    assert (ours.labels == oracle.labels).all()
-    assert (ours.counts == oracle.counts).all()
     np.testing.assert_allclose(ours.log_q, oracle.log_q, rtol=0, atol=1e-9)
+    if not beam:  # of partitions that g cannot tell apart a beam may keep either
+        assert (ours.labels == oracle.labels).all()
+        assert (ours.counts == oracle.counts).all()
     with torch.no_grad():
         forced = model.log_prob(x, ours.labels).numpy()
         literal = algorithm_1(model, x, torch.as_tensor(ours.labels[0]))
@@ -111,12 +112,13 @@ def test_a_beam_that_holds_everything_is_exhaustive_search(
     x = data(6, generator)
     with torch.no_grad():
         log_q = model.log_prob(x, enumerate_partitions(6)).numpy()
-    best = np.argsort(-log_q)
     everything = model.map(x, beam=203)
-    np.testing.assert_allclose(everything.log_q, log_q[best], rtol=0, atol=1e-9)
-    assert (everything.labels == enumerate_partitions(6).numpy()[best]).all()
-    some = model.map(x, beam=100)  # more than the prefixes of five points: nothing can be lost
-    assert (some.labels == everything.labels[:100]).all()
+    np.testing.assert_allclose(everything.log_q, np.sort(log_q)[::-1], rtol=0, atol=1e-9)
+    assert len(np.unique(everything.labels, axis=0)) == 203
+    some = model.map(x, beam=52)  # all prefixes of five points: nothing is lost before the last
+    np.testing.assert_allclose(some.log_q, everything.log_q[:52], rtol=0, atol=1e-9)
+    with torch.no_grad():
+        np.testing.assert_allclose(some.log_q, model.log_prob(x, some.labels), rtol=0, atol=1e-9)
 
 
 def test_a_beam_wider_than_there_are_partitions(generator: torch.Generator) -> None:
@@ -159,7 +161,7 @@ def one_pair(model: NCP, sums: Tensor, point: Tensor, rest: Tensor) -> np.ndarra
 
 @njit  # what is compiled to be called by kernels only is called by one
 def _join(w, sums, side, g_hat, points, rest, n, s) -> None:  # type: ignore[no-untyped-def]
-    join_pairs(w, sums, side, g_hat, points, rest, n, s)
+    join_pairs(w, sums, side, g_hat, points, rest, n, s)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
@@ -188,7 +190,7 @@ def test_pair_features_are_those_of_torch_and_of_the_definition(
 @njit
 def _keys(key, numbers, out) -> None:  # type: ignore[no-untyped-def]
     for i in range(len(numbers)):
-        out[i] = _child_key(key, numbers[i])
+        out[i] = _child_key(key, numbers[i])  # type: ignore[no-untyped-call]
 
 
 def test_keys_are_those_of_numpy() -> None:
@@ -361,7 +363,8 @@ def test_ctrl_c_stops_within_a_second(
     xs = [data(400, generator).float()] * 40
     monkeypatch.setenv("NCP_NUM_THREADS", "2")
     model.sample(xs[0][:5], 5)  # compiled
-    main, pressed = threading.main_thread().ident, []
+    main = threading.main_thread().ident
+    pressed: list[float] = []
     assert main is not None
 
     def press(done: int, total: int) -> None:

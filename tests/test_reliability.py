@@ -21,7 +21,7 @@ from ncp.network.network import TILE, NetworkSpec
 from ncp.network.pretrained import names
 from ncp.posterior import Partitions
 from ncp.sampling.keys import child_keys
-from ncp.sampling.sample import sample_many
+from ncp.sampling.sample import Drawn, sample_many
 from ncp.summary.summary import summarise
 from tests.small_models import gaussian, tabular
 
@@ -63,7 +63,7 @@ def points(n: int, seed: int = 0, scale: float = 4.0) -> np.ndarray:
 # -- determinism -----------------------------------------------------------------------------------
 
 
-def same(a: Partitions, b: Partitions) -> bool:
+def same(a: Partitions | Drawn, b: Partitions | Drawn) -> bool:
     names = ("labels", "counts", "log_q")
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
 

@@ -22,6 +22,7 @@ from ncp.network.attention import AttentionBlock, DistanceKernels
 from ncp.network.network import NetworkSpec
 from ncp.partitions import canonical, enumerate_partitions
 from ncp.posterior import Partitions
+from ncp.sampling.keys import numbered_orders
 from ncp.sampling.sample import beam_search, sample_many
 from ncp.sampling.torch_tree import TorchTree
 from tests.literal import COMPOSITIONS, SHAPES, algorithm_1, random_model
@@ -237,7 +238,7 @@ def test_log_q_in_the_order_of_the_draw(
     generator: torch.Generator, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders: list[np.ndarray] = []
-    original = ncp.sampling.sample.numbered_orders
+    original = numbered_orders
 
     def remember(*arguments: Any) -> np.ndarray:
         found = original(*arguments)
