@@ -20,6 +20,7 @@ from ncp.network.network import Network
 from ncp.network.pretrained import find
 from ncp.posterior import Partitions
 from ncp.sampling.assign import assign, assign_each
+from ncp.sampling.constraints import Constraints
 from ncp.sampling.sample import Drawn, beam_search, sample_many
 from ncp.sampling.stream import from_bytes, sample_stream, to_bytes
 
@@ -52,6 +53,8 @@ class NCP(Network):
         orders: int | str = 1,
         seed: int | None = None,
         progress: Progress | None = None,
+        given: Constraints | None = None,
+        at_any_price: bool = False,
     ) -> Partitions:
         """Exact iid samples of q(c | x).
 
@@ -62,11 +65,16 @@ class NCP(Network):
                 order, `"each"` gives every sample an order of its own.
             seed: makes the call reproducible.
             progress: called with (points assigned, points in all).
+            given: what is known of the partition (`ncp.sampling.constraints.constrain`).
+            at_any_price: obey constraints that the network finds impossible as well.
 
         Returns:
-            Distinct rows in the caller's order of points, with `log_q` in the order of the draw.
+            Distinct rows in the caller's order of points, with `log_q` in the order of the draw;
+            with constraints also weights, whose mean is the probability of the constraints.
         """
-        return self.sample_many([x], n_samples, orders=orders, seed=seed, progress=progress)[0]
+        how: dict[str, Any] = {"orders": orders, "seed": seed, "progress": progress}
+        known = None if given is None else [given]
+        return self.sample_many([x], n_samples, given=known, at_any_price=at_any_price, **how)[0]
 
     def sample_many(
         self,
@@ -78,6 +86,8 @@ class NCP(Network):
         streams: Sequence[int] | None = None,
         engine: Any = None,
         address: str | None = None,
+        given: Sequence[Constraints | None] | None = None,
+        at_any_price: bool = False,
     ) -> list[Partitions]:
         """Samples for many data sets of any sizes at once; arguments as for `sample`.
 
@@ -94,13 +104,21 @@ class NCP(Network):
         """
         xs = list(xs)
         if engine is not None or address is not None:
-            if streams is not None:
-                raise ValueError("Expected streams or an engine but got both")
+            if streams is not None or given is not None:
+                raise ValueError("Expected streams or constraints, or an engine, but got both")
             how: dict[str, Any] = {"orders": orders, "seed": seed, "progress": progress}
             found = dict(self.sample_stream(xs, n_samples, engine=engine, address=address, **how))
             return [found[i] for i in range(len(xs))]
         drawn = sample_many(
-            self, xs, n_samples, orders=orders, seed=seed, streams=streams, progress=progress
+            self,
+            xs,
+            n_samples,
+            orders=orders,
+            seed=seed,
+            streams=streams,
+            given=given,
+            at_any_price=at_any_price,
+            progress=progress,
         )
         return [_partitions(one, x) for one, x in zip(drawn, xs, strict=True)]
 
@@ -118,19 +136,20 @@ class NCP(Network):
         for number, x, drawn in sample_stream(self, xs, n_samples, **how):
             yield number, _partitions(drawn, x)
 
-    def map(self, x: Any, beam: int = 32) -> Partitions:
+    def map(self, x: Any, beam: int = 32, given: Constraints | None = None) -> Partitions:
         """The most probable partitions found by beam search, best first.
 
         Args:
             x: one data set, `(N, *event_shape)`.
             beam: prefixes kept at each step, and partitions returned (fewer if there are fewer).
+            given: what is known of the partition; constrained points then come first.
 
         Example:
             >>> from ncp.network.network import NetworkSpec
             >>> len(NCP(NetworkSpec(event_shape=1)).map([[0.0], [1.0], [5.0]], beam=100))
             5
         """
-        found = _partitions(beam_search(self, x, beam), x)
+        found = _partitions(beam_search(self, x, beam, given), x)
         return found[np.argsort(-found.log_q, kind="stable")]
 
     def assign(self, x_new: Any, x: Any, labels: Any, *, mutual: bool = True) -> Tensor:
@@ -147,7 +166,7 @@ class NCP(Network):
 
 def _partitions(drawn: Drawn, x: Any) -> Partitions:
     data = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-    return Partitions(drawn.labels, drawn.counts, drawn.log_q, x=data)
+    return Partitions(*drawn, x=data)
 
 
 def as_parcel(model: NCP) -> Parcel[NCP]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ncp.network.network import Folded, Network, Points
 from ncp.sampling import kernels
+from ncp.sampling.constraints import Rules
 from ncp.sampling.kernels import BLOCK, Array, Workspace
 from ncp.sampling.weights import compiled_weights
 
@@ -27,6 +28,8 @@ class Run(NamedTuple):
     labels: Int64[np.ndarray, "rows N"]
     counts: Int64[np.ndarray, " rows"]
     log_q: Float64[np.ndarray, " rows"]  # NaN if a score overflows
+    log_w: Float64[np.ndarray, " rows"]  # zero without constraints
+    log_z: Float64[np.ndarray, " N"]  # log mean weight after each step, -inf: no choice was left
 
 
 class _Room(NamedTuple):
@@ -36,6 +39,7 @@ class _Room(NamedTuple):
     points: int
     slots: int
     clusters: int
+    groups: int = 0
 
 
 class CompiledTree:
@@ -53,6 +57,7 @@ class CompiledTree:
         count: int,
         key: np.uint64,
         beam: int,
+        rules: Rules,
         stop: np.ndarray,
         done: np.ndarray,
     ) -> Run:
@@ -63,10 +68,10 @@ class CompiledTree:
         slots, clusters = min(n, SLOTS), CLUSTERS
         before = done.copy()
         while True:
-            room = _Room(rows, n, slots, clusters)
+            room = _Room(rows, n, slots, clusters, len(rules.apart))
             space = self._workspace(room, sums.dtype)
             state, n_rows, side = kernels.run_sequence(
-                self.weights, space, sums, base, rest, count, key, beam, stop, done
+                self.weights, space, sums, base, rest, count, key, beam, rules, stop, done
             )
             if state == kernels.MORE_SLOTS:
                 slots = min(n, 4 * slots)
@@ -75,21 +80,31 @@ class CompiledTree:
             else:
                 break
             done[:] = before
+        if state != kernels.DONE:
+            return self._nothing(state, n, n_rows, space)
         labels = np.empty((n_rows, n), np.int64)
-        if state == kernels.OVERFLOW:
-            return Run(labels, labels[:, 0], np.full(1, np.nan))
         history = space.parents, space.choices, space.offsets
         kernels.read_labels(*history, order, np.empty(n, np.int64), labels)
-        return Run(labels, space.counts[side, :n_rows].copy(), space.log_q[side, :n_rows].copy())
+        counts, log_q = (of[side, :n_rows].copy() for of in (space.counts, space.log_q))
+        log_w = space.log_w[side, :n_rows].copy() if rules.active else np.zeros(n_rows)
+        return Run(labels, counts, log_q, log_w, space.log_z[:n].copy())
+
+    def _nothing(self, state: int, n: int, position: int, space: Workspace) -> Run:
+        """No rows, and why."""
+        labels, none, log_z = np.empty((0, n), np.int64), np.empty(0), np.zeros(n)
+        if state == kernels.OVERFLOW:
+            none = np.full(1, np.nan)
+        elif state == kernels.IMPOSSIBLE:
+            log_z[:position], log_z[position:] = space.log_z[:position], -np.inf
+        return Run(labels, labels[:, 0], none, none, log_z)
 
     def score_new(self, points: Points, sums: Float[Tensor, "K n_sums"]) -> Float64[Tensor, "M K1"]:
-        """log p of new points joining the clusters of a partition, by their sums; NaN as above."""
+        """log p of new points joining the clusters of a partition, given by their sums."""
         table, static = _array(points.sums), _array(points.static)
         out = np.empty((len(table), len(sums) + 1))
         room = _Room(1, 1, len(sums), max(len(sums), BLOCK))
         space = self._workspace(room, table.dtype)
-        if not kernels.score_new(self.weights, space, table, static, _array(sums)[None], out):
-            out[:] = np.nan
+        kernels.score_new(self.weights, space, table, static, _array(sums)[None], out)
         return torch.from_numpy(out)
 
     def _workspace(self, room: _Room, kind: np.dtype) -> Workspace:
@@ -120,6 +135,8 @@ class CompiledTree:
             log_q=np.empty((2, rows)),
             total=real(2, rows, f),
             refs=whole(2, rows, room.slots),
+            log_w=np.empty((2, rows)),
+            placed=whole(2, rows, room.groups),
             parent=whole(rows),
             choice=whole(rows),
             sums=real(2, room.clusters, n_sums),
@@ -142,6 +159,7 @@ class CompiledTree:
             parents=whole(room.points * rows),
             choices=whole(room.points * rows),
             offsets=whole(room.points + 1),
+            log_z=np.zeros(room.points),
         )
 
 

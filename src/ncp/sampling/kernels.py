@@ -23,6 +23,7 @@ from ncp.compiled import njit
 
 __all__ = [
     "DONE",
+    "IMPOSSIBLE",
     "MORE_CLUSTERS",
     "MORE_SLOTS",
     "OVERFLOW",
@@ -37,7 +38,8 @@ __all__ = [
 BLOCK = 256  # candidates that go through f at once: their activations stay in the cache
 COSINE = 10.0  # as in `ncp.network.pair_features`
 FAR = 1e8  # as in `ncp.network.attention`
-DONE, STOPPED, OVERFLOW, MORE_CLUSTERS, MORE_SLOTS = range(5)
+DONE, STOPPED, OVERFLOW, MORE_CLUSTERS, MORE_SLOTS, IMPOSSIBLE = range(6)
+ENOUGH = 0.5  # effective share of the samples below which weighted ones are drawn anew
 
 # Sums may be taken in any order, and fused: vectors. Infinity and NaN keep their meaning.
 _inside = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by kernels only
@@ -81,6 +83,8 @@ class Workspace(NamedTuple):
     log_q: NDArray[np.float64]  # (2, rows)
     total: Array  # (2, rows, f) S: the sum of g-hat over the row's clusters
     refs: Integers  # (2, rows, slots) references into the arena
+    log_w: NDArray[np.float64]  # (2, rows) the allowed mass of all steps, if there are constraints
+    placed: Integers  # (2, rows, groups) the slot of each group, -1 before it has one
     parent: Integers  # (rows,)
     choice: Integers  # (rows,)
     # arena: distinct live clusters
@@ -107,6 +111,7 @@ class Workspace(NamedTuple):
     parents: Integers  # (N * rows,)
     choices: Integers  # (N * rows,)
     offsets: Integers  # (N + 1,)
+    log_z: NDArray[np.float64]  # (N,) log mean weight after each step
 
 
 @fast
@@ -308,6 +313,8 @@ def _split(s, side, n_rows, key):
             j = 0
             while j < n_slots - 1 and u >= s.seats[0, j]:
                 j += 1
+            while s.scores[first + j] == -np.inf:  # rounding must not choose what is ruled out
+                j -= 1
             s.seats[1, j] += 1.0
         for j in range(n_slots):
             if s.seats[1, j] > 0:
@@ -327,6 +334,8 @@ def _keep_best(s, side, n_rows, beam):
     for r in range(n_rows):
         for j in range(s.start[r], s.start[r + 1]):
             value = s.log_q[side, r] + s.scores[j]
+            if value == -np.inf:
+                continue
             if n == beam and value <= s.log_q[other, n - 1]:
                 continue
             at = min(n, beam - 1)
@@ -353,6 +362,114 @@ def _keep_best(s, side, n_rows, beam):
     for i in range(n):
         s.counts[other, i] = s.counts[side, s.parent[i]]
     return n
+
+
+# -- constraints, see `ncp.sampling.constraints` ------------------------------------------------
+
+
+@inner
+def _mask_row(s, side, r, rules, n):
+    """Rule out choices of a row: their scores are minus infinity."""
+    first, k, group = s.start[r], s.k[side, r], rules.group[n]
+    own = s.placed[side, r, group] if group >= 0 else -1
+    if own >= 0:
+        for j in range(k + 1):
+            if j != own:
+                s.scores[first + j] = -np.inf
+        return
+    if k >= rules.most:
+        s.scores[first + k] = -np.inf
+    if rules.least - k >= rules.left[n]:
+        for j in range(k):
+            s.scores[first + j] = -np.inf
+    if group >= 0:
+        for other in range(len(rules.apart)):
+            if rules.apart[group, other] and s.placed[side, r, other] >= 0:
+                s.scores[first + s.placed[side, r, other]] = -np.inf
+
+
+@inner
+def _mask(s, side, n_rows, rules, n):
+    """Rule out choices, and move the mass that is left from the scores to the weights."""
+    for r in range(n_rows):
+        _mask_row(s, side, r, rules, n)
+        first, end = s.start[r], s.start[r + 1]
+        top = -np.inf
+        for j in range(first, end):
+            top = max(top, s.scores[j])
+        if top == -np.inf:
+            s.log_w[side, r] = -np.inf
+            continue
+        total = 0.0
+        for j in range(first, end):
+            total += np.exp(s.scores[j] - top)
+        mass = min(top + np.log(total), 0.0)
+        s.log_w[side, r] += mass
+        for j in range(first, end):
+            s.scores[j] -= mass
+
+
+@inner
+def _resample(s, side, n_rows, count, key):
+    """The log mean weight; counts in proportion to the weights, if those are too unequal."""
+    top = -np.inf
+    for r in range(n_rows):
+        top = max(top, s.log_w[side, r])
+    if top == -np.inf:
+        return top
+    total = squares = lost = 0.0
+    last = 0
+    for r in range(n_rows):
+        weight = np.exp(s.log_w[side, r] - top)
+        total += s.counts[side, r] * weight
+        squares += s.counts[side, r] * weight * weight
+        if s.log_w[side, r] == -np.inf:
+            lost += s.counts[side, r]
+        else:
+            last = r
+    mean = top + np.log(total / count)
+    if lost == 0 and total * total >= ENOUGH * count * squares:
+        return mean
+    offset = _uniform(key, np.uint64(0x8000000000000000))
+    cumulative = 0.0
+    below = np.int64(0)
+    for r in range(n_rows):
+        cumulative += s.counts[side, r] * np.exp(s.log_w[side, r] - top)
+        edge = np.int64(np.ceil(cumulative / total * count - offset))
+        edge = count if r >= last else max(below, min(edge, count))
+        s.counts[side, r] = edge - below
+        below = edge
+        s.log_q[side, r] += s.log_w[side, r] - mean
+        s.log_w[side, r] = mean
+    return mean
+
+
+@inner
+def _obey(s, side, n_rows, rules, n, count, key, best):
+    """Mask choices, keep the weights in order; False if no row has a choice left."""
+    _mask(s, side, n_rows, rules, n)
+    if not best:
+        s.log_z[n] = _resample(s, side, n_rows, count, key)
+        return s.log_z[n] > -np.inf
+    alive = False
+    for r in range(n_rows):  # the best by q, not by what was masked
+        s.log_q[side, r] += s.log_w[side, r]
+        alive = alive or s.log_w[side, r] > -np.inf
+        s.log_w[side, r] = 0.0
+    return alive
+
+
+@inner
+def _carry_over(s, side, n_children, group):
+    """What children know of the constraints."""
+    other = 1 - side
+    for child in range(n_children):
+        r = s.parent[child]
+        s.log_w[other, child] = s.log_w[side, r]
+        for h in range(s.placed.shape[2]):
+            s.placed[other, child, h] = s.placed[side, r, h]
+        if group >= 0:
+            s.placed[other, child, group] = s.choice[child]
 
 
 @inner
@@ -406,7 +523,7 @@ def _advance(s, side, n_children, n_live, points, n):
 
 
 @inner
-def _start(w, s, points, rest, count):
+def _start(w, s, points, rest, count, group):
     """The state after the first point, which is a cluster of its own."""
     s.cluster[0] = -1
     s.point[0] = 0
@@ -415,6 +532,10 @@ def _start(w, s, points, rest, count):
     s.counts[0, 0] = count
     s.log_q[0, 0] = 0.0
     s.refs[0, 0, 0] = 0
+    s.log_w[0, 0] = 0.0
+    s.log_z[0] = 0.0
+    for h in range(s.placed.shape[2]):
+        s.placed[0, 0, h] = 0 if h == group else -1
     s.offsets[1] = 0
     for d in range(points.shape[1]):
         s.sums[0, 0, d] = points[0, d]
@@ -424,7 +545,9 @@ def _start(w, s, points, rest, count):
 
 
 @njit
-def run_sequence(w, s, points, base, rest, count, key, beam, stop, done) -> Any:  # type: ignore[no-untyped-def]
+def run_sequence(  # type: ignore[no-untyped-def]
+    w, s, points, base, rest, count, key, beam, rules, stop, done
+) -> Any:
     """All samples of one data set in one order, left in the workspace.
 
     Args:
@@ -435,15 +558,17 @@ def run_sequence(w, s, points, base, rest, count, key, beam, stop, done) -> Any:
         count: samples wanted.
         key: of the sequence's random numbers.
         beam: 0 to split samples, else the number of prefixes to keep.
+        rules: of `ncp.sampling.constraints.Constraints`, along the sequence.
         stop: an array of one flag, that another thread may set.
         done: an array of one number, to which the positions that are finished are added.
 
     Returns:
-        `DONE`, or why not; the number of rows; and which side of the workspace they are on.
+        `DONE`, or why not; the number of rows (or the position where no choice was left); and
+        which side of the workspace they are on.
     """
     n_points, side, n_rows, n_live = len(points), 0, 1, 1
     most_slots, most_clusters = s.refs.shape[2], s.sums.shape[1]
-    _start(w, s, points, rest, count)
+    _start(w, s, points, rest, count, rules.group[0])
     done[0] += 1
     for n in range(1, n_points):
         if stop[0]:
@@ -457,13 +582,18 @@ def run_sequence(w, s, points, base, rest, count, key, beam, stop, done) -> Any:
         join_pairs(w, s.sums, side, s.g_hat, points[n : n + 1], rest[n], n_live + 1, s)
         if not _score_rows(w, s, side, n_rows, n_live, base, n):
             return OVERFLOW, 0, 0
+        step = _child_key(key, np.uint64(n - 1))
+        if rules.active and not _obey(s, side, n_rows, rules, n, count, step, beam > 0):
+            return IMPOSSIBLE, n, 0
         if beam > 0:
             n_children = _keep_best(s, side, n_rows, beam)
         else:
-            n_children = _split(s, side, n_rows, _child_key(key, np.uint64(n - 1)))
+            n_children = _split(s, side, n_rows, step)
         for child in range(n_children):
             if s.choice[child] >= most_slots:
                 return MORE_SLOTS, 0, 0
+        if rules.active:
+            _carry_over(s, side, n_children, rules.group[n])
         n_live = _advance(s, side, n_children, n_live, points, n)
         if n_live < 0:
             return MORE_CLUSTERS, 0, 0

@@ -14,7 +14,8 @@ value ĝ (see `ncp.network.network`), and a row holds integer references only. S
 
 A *sequence* is one data set in one order; it is one compiled loop (`ncp.sampling.kernels`), and
 threads take sequences. How the children of a row are chosen is a policy: split the samples (iid),
-or keep the B most probable prefixes (beam search). On an accelerator all sequences go through one
+or keep the B most probable prefixes (beam search), both among those that constraints allow
+(`ncp.sampling.constraints`). On an accelerator all sequences go through one
 loop of torch (`ncp.sampling.torch_tree`), which is also the oracle of the compiled one.
 
 **The same samples in any company.** The samples of a data set depend on the seed and on its number
@@ -31,22 +32,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
+from scipy.special import logsumexp
 from torch import Tensor
 
 from ncp.network.network import Network, Points, check_memory
 from ncp.partitions import bell_number
 from ncp.sampling.compiled_tree import CompiledTree
+from ncp.sampling.constraints import Constraints, free
 from ncp.sampling.keys import Keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.threads import Progress, Watch, run_jobs, single_threads
 from ncp.sampling.torch_tree import TorchTree
 
-__all__ = ["OUT_OF_REACH", "Drawn", "beam_search", "sample_many"]
+__all__ = ["Drawn", "Impossible", "beam_search", "sample_many"]
 
 PIECE_SAMPLES = 32_768  # samples whose prefixes are held at once
 PIECE_POSITIONS = 16_777_216  # the same, times the length of their sequences
 LABEL = 2 * 8  # bytes of a label of the result: it is there twice while rows are collected
 ROW_VALUES = 10  # vectors of the network's width per row of a beam; 21 were measured
 SMALL = 200_000  # points times samples that are not worth a thread
+LEAST_PROBABLE = 1e-12  # constraints below it are refused
+ORDER_SAMPLES = 16  # samples of an order that can be weighted among themselves
 BATCH_POINTS = 65_536  # points that are encoded before their sequences run
 
 OUT_OF_REACH = (
@@ -60,7 +65,35 @@ class Drawn(NamedTuple):
 
     labels: Int64[np.ndarray, "rows N"]
     counts: Int64[np.ndarray, " rows"]
-    log_q: Float64[np.ndarray, " rows"]  # in the order of the draw
+    log_q: Float64[np.ndarray, " rows"]  # of what drew them, in the order of the draw
+    log_weights: Float64[np.ndarray, " rows"] | None = None  # their mean is P(constraints)
+
+
+class Impossible(ValueError):
+    """Constraints that the network gives (nearly) no probability.
+
+    Attributes:
+        point: At which point, or None if it is the number of clusters.
+        log_probability: Of what was said about it, given the rest.
+    """
+
+    def __init__(self, point: int | None, log_probability: float) -> None:
+        self.point, self.log_probability = point, log_probability
+        super().__init__(self.sentence(str))
+
+    def sentence(self, name: Callable[[int], str]) -> str:
+        """What is wrong, with points by their names."""
+        what = "the number of clusters" if self.point is None else f"row {name(self.point)}"
+        if self.log_probability == -np.inf:
+            return (
+                f"Expected constraints that some partition obeys but at {what} no choice was left; "
+                "allow more clusters or take back a link"
+            )
+        return (
+            f"Expected constraints that the model finds possible but what was said about {what} "
+            f"has a probability of 1e{self.log_probability / np.log(10):.0f} under it; take it "
+            "back, or say at_any_price=True"
+        )
 
 
 class _Sequence(NamedTuple):
@@ -81,6 +114,8 @@ def sample_many(
     orders: int | str = 1,
     seed: int | None = None,
     streams: Sequence[int] | None = None,
+    given: Sequence[Constraints | None] | None = None,
+    at_any_price: bool = False,
     progress: Progress | None = None,
 ) -> list[Drawn]:
     """Samples of q(c | x) for many data sets of any sizes at once.
@@ -93,6 +128,8 @@ def sample_many(
             `"each"` gives every sample an order of its own.
         seed: makes the call reproducible.
         streams: the numbers of the data sets, which their samples depend on; 0, 1, ... by default.
+        given: what is known of each data set's partition; samples then have weights.
+        at_any_price: obey constraints whose probability is below `LEAST_PROBABLE` as well.
         progress: called with (points assigned, points in all).
     """
     data = [network.check_points(x) for x in xs]
@@ -106,25 +143,54 @@ def sample_many(
     if not data:
         return []
     work = [s for d, n in enumerate(sizes) for s in _sequences(d, n, n_samples, n_orders)]
-    tree = _Tree(network, data, keys, in_given_order=orders == 1, beam=0)
+    known = _check_given(given, sizes)
+    tree = _Tree(network, data, keys, known, in_given_order=orders == 1, beam=0)
     rows = tree.run(work, progress)
     pieces = np.bincount([s.data_set for s in work], minlength=len(data))
-    return [_collect(one, merge=bool(pieces[d] > n_orders)) for d, one in enumerate(rows)]
+    merged = [_merge(one) if pieces[d] > n_orders else one for d, one in enumerate(rows)]
+    return [
+        _collect(one) if what is None else _weigh(one, what, at_any_price)
+        for one, what in zip(merged, known, strict=True)
+    ]
 
 
 @torch.no_grad()
-def beam_search(network: Network, x: Any, beam: int = 32) -> Drawn:
-    """The most probable partitions that a beam of prefixes finds, in no order."""
+def beam_search(
+    network: Network, x: Any, beam: int = 32, given: Constraints | None = None
+) -> Drawn:
+    """The most probable partitions that a beam of prefixes finds, in no order.
+
+    Args:
+        network: a trained network.
+        x: one data set, `(N, *event_shape)`.
+        beam: prefixes to keep.
+        given: what is known of the partition; constrained points then come first.
+    """
     if isinstance(beam, bool) or not isinstance(beam, int | np.integer) or beam < 1:
         raise ValueError(f"Expected beam to be an integer >= 1 but got {beam!r}")
     data = [network.check_points(x)]
     n = len(data[0])
-    beam = min(int(beam), bell_number(min(n, 30)))  # there are no more prefixes than that
     width = network.spec.f.width
     row = LABEL * n + ROW_VALUES * network.location.element_size() * width
-    check_memory(beam * row, row, "prefixes in the beam")
-    tree = _Tree(network, data, np.zeros(1, np.uint64), in_given_order=True, beam=beam)
-    return _collect(tree.run([_Sequence(0, 0, 0, 1)], None)[0], merge=False)
+    check_memory(min(int(beam), bell_number(min(n, 30))) * row, row, "prefixes in the beam")
+    known = _check_given([given], [n])
+    tree = _Tree(network, data, np.zeros(1, np.uint64), known, in_given_order=True, beam=int(beam))
+    (found,) = tree.run([_Sequence(0, 0, 0, 1)], None)[0]
+    if known[0] is not None:
+        _check_possible([found], known[0], at_any_price=True)
+    return _collect([found])
+
+
+def _check_given(
+    given: Sequence[Constraints | None] | None, sizes: list[int]
+) -> list[Constraints | None]:
+    known = [None] * len(sizes) if given is None else list(given)
+    if len(known) != len(sizes):
+        raise ValueError(f"Expected constraints for {len(sizes)} data sets but got {len(known)}")
+    for one, n in zip(known, sizes, strict=True):
+        if one is not None and len(one.groups) != n:
+            raise ValueError(f"Expected constraints of {n} points but got {len(one.groups)}")
+    return [None if one is None or not one.active else one for one in known]
 
 
 def _check_orders(n_samples: int, orders: int | str) -> int:
@@ -157,15 +223,24 @@ class _Rows(NamedTuple):
     labels: Int64[np.ndarray, "rows N"]
     counts: Int64[np.ndarray, " rows"]
     log_q: Float64[np.ndarray, " rows"]
+    log_w: Float64[np.ndarray, " rows"]
+    log_z: Float64[np.ndarray, " N"]
+    visited: Int64[np.ndarray, " N"]  # the points by position
 
 
 class _Tree:
     """Runs sequences of data sets, compiled on the CPU and in torch elsewhere."""
 
     def __init__(
-        self, network: Network, data: list[Tensor], keys: Keys, in_given_order: bool, beam: int
+        self,
+        network: Network,
+        data: list[Tensor],
+        keys: Keys,
+        given: list[Constraints | None],
+        in_given_order: bool,
+        beam: int,
     ) -> None:
-        self.network, self.data, self.keys = network, data, keys
+        self.network, self.data, self.keys, self.given = network, data, keys, given
         self.in_given_order, self.beam = in_given_order, beam
         self.folded = network.fold()
         kind = CompiledTree if network.device.type == "cpu" else TorchTree
@@ -181,7 +256,6 @@ class _Tree:
             for first, end in self._batches(work):
                 jobs = self._jobs(work, first, end, results, watch)
                 run_jobs(jobs, watch, small)
-        watch.finish()
         rows: list[list[_Rows]] = [[] for _ in self.data]
         for one, found in zip(work, results, strict=True):
             assert found is not None
@@ -213,21 +287,21 @@ class _Tree:
         ends = np.cumsum([len(self.data[d]) for d in sets]).tolist()
         start_of = dict(zip(sets, [0, *ends], strict=False))
 
-        @torch.no_grad()  # a thread starts with gradients
         def job(i: int) -> None:
             one = work[i]
             order = self._order(one)
+            known = self.given[one.data_set] or free(len(order))
+            order = known.first(order)
             key = piece_keys(self.keys[one.data_set : one.data_set + 1], 0, np.array([one.piece]))
             index = torch.as_tensor(order + start_of[one.data_set])
             points = Points(*(table[index] for table in encoded))
-            labels, counts, log_q = self.tree.run(
-                points, order, one.n_samples, key[0], self.beam, watch.stop, watch.done[i]
-            )
+            how = one.n_samples, key[0], self.beam, known.rules(order)
+            found = self.tree.run(points, order, *how, watch.stop, watch.done[i])
             if watch.stop[0]:
                 return
-            if not np.isfinite(log_q).all():
+            if not np.isfinite(found.log_q).all():
                 raise ValueError(OUT_OF_REACH)
-            results[i] = _Rows(one.order, labels, counts, log_q)
+            results[i] = _Rows(one.order, *found, order)
 
         return [(lambda i=i: job(i)) for i in range(first, end)]  # type: ignore[misc]
 
@@ -239,16 +313,75 @@ class _Tree:
         return np.asarray(numbered_orders(key, np.array([one.order]), n)[0])
 
 
-def _collect(rows: list[_Rows], merge: bool) -> Drawn:
-    """One result of all sequences; equal rows of one order that several pieces drew are merged."""
-    order = np.repeat([one.order for one in rows], [len(one.counts) for one in rows])
-    labels = np.concatenate([one.labels for one in rows])
-    counts = np.concatenate([one.counts for one in rows])
-    log_q = np.concatenate([one.log_q for one in rows])
-    if merge:
-        _, first, inverse = np.unique(
-            np.column_stack([order, labels]), axis=0, return_index=True, return_inverse=True
+def _merge(rows: list[_Rows]) -> list[_Rows]:
+    """Equal rows of one order that several pieces drew, as one."""
+    merged = []
+    for number in sorted({one.order for one in rows}):
+        pieces = [one for one in rows if one.order == number]
+        table = np.concatenate([one.labels for one in pieces])
+        labels, inverse = np.unique(table, axis=0, return_inverse=True)
+        inverse = inverse.reshape(-1)
+        counts, log_q, log_w = (
+            np.concatenate([one[column] for one in pieces]) for column in (2, 3, 4)
         )
-        counts = np.bincount(inverse.reshape(-1), weights=counts).astype(np.int64)
-        labels, log_q = labels[first], log_q[first]
-    return Drawn(labels, counts, log_q)
+        total = np.bincount(inverse, weights=counts)
+        # q = r w is the same for equal rows; w of each piece is unbiased, and so is their mean
+        log_plain = np.empty(len(labels))
+        log_plain[inverse] = log_q + log_w
+        top = log_w.max(initial=-np.inf)
+        mean = np.bincount(inverse, weights=counts * np.exp(log_w - top)) / total
+        weights = np.log(mean) + top
+        shares = np.array([one.counts.sum() for one in pieces])
+        log_z = logsumexp([one.log_z for one in pieces], 0, shares[:, None] / shares.sum())
+        merged.append(
+            _Rows(
+                number,
+                labels,
+                total.astype(np.int64),
+                log_plain - weights,
+                weights,
+                log_z,
+                pieces[0].visited,
+            )
+        )
+    return merged
+
+
+def _collect(rows: list[_Rows]) -> Drawn:
+    """One result of all sequences."""
+    columns = (np.concatenate([one[column] for one in rows]) for column in (1, 2, 3))
+    return Drawn(*columns)
+
+
+def _weigh(rows: list[_Rows], known: Constraints, at_any_price: bool) -> Drawn:
+    """One result of all sequences; orders count equally, and the mean weight is P(constraints)."""
+    _check_possible(rows, known, at_any_price)
+    log_means = np.array([one.log_z[-1] for one in rows])
+    alive = [one for one in rows if one.log_z[-1] > -np.inf]
+    samples = np.array([one.counts.sum() for one in alive])
+    lost = np.log(len(alive) / len(rows))  # orders in which no choice was left weigh nothing
+    log_weights = np.concatenate([one.log_w for one in alive]) + lost
+    if samples.min() >= ORDER_SAMPLES:
+        own = log_means[log_means > -np.inf]
+        overall = logsumexp(own, b=samples / samples.sum())
+        log_weights += np.repeat(overall - own, [len(one.counts) for one in alive])
+    return _collect(alive)._replace(log_weights=log_weights)
+
+
+def _check_possible(rows: list[_Rows], known: Constraints, at_any_price: bool) -> None:
+    """Refuse constraints of (nearly) no probability: what was said of a point, given the rest."""
+    if all(one.log_z[-1] == -np.inf for one in rows):
+        raise Impossible(int(rows[0].visited[np.argmin(rows[0].log_z)]), -np.inf)
+    if at_any_price:
+        return
+    factors = np.zeros((len(rows), len(known.groups)))
+    for factor, one in zip(factors, rows, strict=True):
+        steps = one.log_z.copy()
+        steps[1:][np.isfinite(steps[1:])] -= one.log_z[:-1][np.isfinite(steps[1:])]
+        factor[one.visited] = steps
+    unknown = known.groups < 0
+    number = float(logsumexp(factors[:, unknown].sum(1)) - np.log(len(rows)))
+    each = np.where(unknown, 0.0, logsumexp(factors, 0) - np.log(len(rows)))
+    if min(number, each.min()) < np.log(LEAST_PROBABLE):
+        point = int(each.argmin()) if each.min() < number else None
+        raise Impossible(point, min(number, float(each.min())))

@@ -9,25 +9,29 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
 from ncp.network.layout import widest
 from ncp.network.network import Folded, Network, Points
 from ncp.partitions import canonical
 from ncp.sampling.compiled_tree import Run
+from ncp.sampling.constraints import Rules
+from ncp.sampling.kernels import ENOUGH
 from ncp.sampling.keys import child_keys
 
-__all__ = ["State", "TorchTree"]
+__all__ = ["TorchTree"]
 
 CHUNK = 8192  # candidates evaluated at once
 
 
-class State(NamedTuple):
+class _State(NamedTuple):
     """Rows are distinct prefixes, the arena is their distinct clusters."""
 
     counts: Tensor  # (rows,)
     log_q: Tensor  # (rows,)
+    log_w: Tensor  # (rows,) the allowed mass of all steps, if there are constraints
+    placed: Tensor  # (rows, groups) the slot of each group, -1 before it has one
     k: Tensor  # (rows,) number of clusters
     total: Tensor  # (rows, f.width) S
     refs: Tensor  # (rows, K) references into the arena; anything from k on
@@ -49,20 +53,32 @@ class TorchTree:
         count: int,
         key: np.uint64,
         beam: int,
+        rules: Rules,
         stop: np.ndarray,
         done: np.ndarray,
     ) -> Run:
         """The samples of a sequence; see `kernels.run_sequence`."""
         base, rest = self.network.positions(points, self.folded)
-        state = self._first(points, count)
+        state = self._first(points, count, rules)
         history = []
+        log_z = np.zeros(len(points.sums))
         for n in range(1, len(points.sums)):
             if stop[0]:
                 break
-            state, parent, choice = self._step(
-                state, points.sums[n], base[n], rest[n], key, n, beam
-            )
-            history.append((parent, choice))
+            step = child_keys(np.asarray(key), np.asarray(n - 1, np.uint64))
+            extended, join, refs, scores = self._look(state, points.sums[n], base[n], rest[n])
+            if rules.active:
+                state, scores, log_z[n] = obey(state, scores, rules, n, count, step, beam > 0)
+                if log_z[n] == -np.inf:
+                    none = np.empty(0)
+                    log_z[n:] = -np.inf
+                    return Run(np.empty((0, len(order)), np.int64), none, none, none, log_z)
+            if beam:
+                children = keep_best(scores, state.counts, state.log_q, beam)
+            else:
+                children = split_counts(scores, state.counts, state.log_q, step)
+            state = self._step(state, extended, join, refs, children, int(rules.group[n]))
+            history.append(children[:2])
             done[0] += 1
         done[0] += 1
         labels = state.counts.new_zeros(len(state.counts), len(points.sums))
@@ -71,41 +87,44 @@ class TorchTree:
             parent, choice = history[n - 1]
             labels[:, n] = choice[row]
             row = parent[row]
-        where = torch.as_tensor(order, device=labels.device)
-        labels = canonical(torch.empty_like(labels).index_copy(1, where, labels))
-        log_q = state.log_q.cpu().numpy().astype(np.float64)
-        return Run(labels.cpu().numpy(), state.counts.cpu().numpy(), log_q)
+        labels = canonical(torch.empty_like(labels).index_copy(1, torch.as_tensor(order), labels))
+        log_q, log_w = (column.double().cpu().numpy() for column in (state.log_q, state.log_w))
+        return Run(labels.cpu().numpy(), state.counts.cpu().numpy(), log_q, log_w, log_z)
 
-    def _first(self, points: Points, count: int) -> State:
+    def _first(self, points: Points, count: int, rules: Rules) -> _State:
         one = points.sums[:1]
         g_hat = self._join(one)[:, : self.width]
         index = torch.zeros(1, dtype=torch.long, device=one.device)
         log_q = torch.zeros(1, dtype=widest(one.device), device=one.device)
-        return State(index + count, log_q, index + 1, g_hat, index[:, None], one, g_hat)
+        groups = torch.arange(len(rules.apart), device=one.device)
+        placed = (groups == int(rules.group[0])).long()[None] - 1
+        return _State(
+            index + count, log_q, log_q, placed, index + 1, g_hat, index[:, None], one, g_hat
+        )
 
     def _join(self, sums: Float[Tensor, "clusters n_sums"]) -> Float[Tensor, "clusters two_widths"]:
         inner = self.network.embed(sums[:, : self.g_width], sums[:, -1:], self.folded)
         return torch.addmm(self.folded.b_gc, inner, self.folded.w_gc.T)
 
-    def _step(
-        self,
-        state: State,
-        point: Tensor,
-        base: Tensor,
-        rest: Tensor,
-        key: np.uint64,
-        n: int,
-        beam: int,
-    ) -> tuple[State, Tensor, Tensor]:
-        """Assign the next point of every row: score, choose, rebuild the state."""
+    def _look(
+        self, state: _State, point: Tensor, base: Tensor, rest: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Every cluster with the next point in it, g of that, and log p of the choices."""
         extended = torch.cat([state.sums + point, point[None]])
         join = self._join(extended)
-        refs, scores = self._score(state, join, point, base, rest)
-        if beam:
-            parent, choice, counts, log_q = keep_best(scores, state.counts, state.log_q, beam)
-        else:
-            step = child_keys(np.asarray(key), np.asarray(n - 1, np.uint64))
-            parent, choice, counts, log_q = split_counts(scores, state.counts, state.log_q, step)
+        return extended, join, *self._score(state, join, point, base, rest)
+
+    def _step(
+        self,
+        state: _State,
+        extended: Tensor,
+        join: Tensor,
+        refs: Tensor,
+        children: tuple[Tensor, Tensor, Tensor, Tensor],
+        group: int,
+    ) -> _State:
+        """The state after the next point of every row was assigned."""
+        parent, choice, counts, log_q = children
         joined = refs[parent, choice]  # an existing cluster, or (past them) the point alone
         old = torch.cat([state.g_hat, state.g_hat.new_zeros(1, self.width)])
         total = state.total[parent] + (join[:, : self.width] - old)[joined]
@@ -119,10 +138,13 @@ class TorchTree:
         refs = torch.zeros_like(refs).masked_scatter(real, where)
         sums = torch.cat([state.sums, extended])[used]
         g_hat = torch.cat([state.g_hat, join[:, : self.width]])[used]
-        return State(counts, log_q, k, total, refs, sums, g_hat), parent, choice
+        placed = state.placed[parent]
+        if group >= 0:
+            placed[:, group] = choice
+        return _State(counts, log_q, state.log_w[parent], placed, k, total, refs, sums, g_hat)
 
     def _score(
-        self, state: State, join: Tensor, point: Tensor, base: Tensor, rest: Tensor
+        self, state: _State, join: Tensor, point: Tensor, base: Tensor, rest: Tensor
     ) -> tuple[Int[Tensor, "rows K"], Float[Tensor, "rows K"]]:
         """Log-probabilities of each row's candidates, and which cluster each would join."""
         net, n_old = self.network, len(state.sums)
@@ -147,6 +169,60 @@ class TorchTree:
         scores = join.new_full(refs.shape, -torch.inf, dtype=widest(join.device))
         scores[row, slot] = torch.cat(parts).to(scores.dtype)
         return refs, scores.log_softmax(1)
+
+
+def obey(
+    state: _State,
+    scores: Float[Tensor, "rows K"],
+    rules: Rules,
+    n: int,
+    count: int,
+    key: np.ndarray,
+    best: bool,
+) -> tuple[_State, Float[Tensor, "rows K"], float]:
+    """Mask choices and keep the weights in order; the log mean weight, -inf if none is left."""
+    scores = scores.masked_fill(~allowed(state, scores.shape[1], rules, n), -torch.inf)
+    mass = scores.logsumexp(1).clamp(max=0.0)
+    log_w = state.log_w + mass
+    if best:  # by q, not by what was masked
+        return state, scores, 0.0 if bool(mass.isfinite().any()) else -np.inf
+    scores = (scores - mass[:, None]).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+    top = float(log_w.max())
+    if top == -np.inf:
+        return state, scores, top
+    weights = (log_w - top).exp() * state.counts
+    mean = top + float((weights.sum() / count).log())
+    lost = bool((log_w == -torch.inf).any())
+    squares = float((weights * (log_w - top).exp()).sum())
+    if not lost and float(weights.sum()) ** 2 >= ENOUGH * count * squares:
+        return state._replace(log_w=log_w), scores, mean
+    # Rows without samples have no children; they stay until the step is done.
+    uniform = float(child_keys(key, np.asarray(2**63, np.uint64)) >> np.uint64(11)) * 2.0**-53
+    edges = (weights.cumsum(0) / weights.sum() * count - uniform).ceil().clamp(0, count).long()
+    edges[int(weights.nonzero()[-1]) :] = count
+    return (
+        state._replace(
+            counts=edges.diff(prepend=edges.new_zeros(1)),
+            log_q=state.log_q + log_w - mean,
+            log_w=torch.full_like(log_w, mean),
+        ),
+        scores,
+        mean,
+    )
+
+
+def allowed(state: _State, n_slots: int, rules: Rules, n: int) -> Bool[Tensor, "rows K"]:
+    """Which choices the constraints leave to each row; see `kernels._mask_row`."""
+    slots = torch.arange(n_slots, device=state.k.device)
+    k, group = state.k[:, None], int(rules.group[n])
+    free = (slots < k) | ((slots == k) & (k < rules.most))
+    free &= (slots >= k) | (rules.least - k < int(rules.left[n]))
+    if group < 0:
+        return free
+    for other in np.flatnonzero(rules.apart[group]):
+        free &= slots != state.placed[:, int(other), None]
+    own = state.placed[:, group, None]
+    return torch.where(own >= 0, slots == own, free)
 
 
 def split_counts(
@@ -177,7 +253,7 @@ def keep_best(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The `beam` most probable children of all rows; ordered by parent and choice."""
     total = (log_q[:, None] + scores).view(-1)
-    possible = (total != -torch.inf).nonzero()[:, 0]  # what is not a number is kept, to be seen
+    possible = total.isfinite().nonzero()[:, 0]
     best = possible[total[possible].argsort(descending=True, stable=True)]
     child = best[:beam].sort().values
     parent = child // scores.shape[1]
