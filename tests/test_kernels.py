@@ -23,6 +23,7 @@ from ncp.compiled import njit
 from ncp.model import NCP
 from ncp.partitions import canonical, enumerate_partitions
 from ncp.sampling.compiled_tree import CompiledTree, Run
+from ncp.sampling.constraints import free
 from ncp.sampling.kernels import _child_key, join_pairs
 from ncp.sampling.keys import child_keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.sample import Drawn, beam_search, sample_many
@@ -46,7 +47,9 @@ def run(
     """The samples of x in the order in which it is given."""
     points = tree.network.encode_many([tree.network.check_points(x)], tree.folded)
     stop, done = np.zeros(1, np.uint8), np.zeros(1, np.int64)
-    found = tree.run(points, np.arange(len(x)), count, key, beam, stop, done)
+    order = np.arange(len(x))
+    rules = free(len(x)).rules(order)
+    found = tree.run(points, order, count, key, beam, rules, stop, done)
     assert done[0] == len(x)
     return found
 

@@ -12,7 +12,9 @@ from ncp.network.layout import widest
 from ncp.network.network import Folded, Network, Points
 from ncp.partitions import check_labels
 from ncp.sampling.compiled_tree import CompiledTree
+from ncp.sampling.sample import OUT_OF_REACH
 from ncp.sampling.threads import single_threads
+from ncp.sampling.torch_tree import State, TorchTree
 
 __all__ = ["assign", "assign_each"]
 
@@ -71,21 +73,23 @@ class _Scorer:
 
     def __call__(self, points: Points, sums: Float[Tensor, "K n_sums"]) -> Float[Tensor, "M K1"]:
         if self.compiled is not None:
-            return self.compiled.score_new(points, sums)
-        return torch.cat([self._in_torch(points, sums, m) for m in range(len(points.sums))])
+            log_p = self.compiled.score_new(points, sums)
+        else:
+            log_p = torch.cat([self._in_torch(points, sums, m) for m in range(len(points.sums))])
+        if not bool(log_p.isfinite().all()):
+            raise ValueError(OUT_OF_REACH)
+        return log_p
 
     def _in_torch(self, points: Points, sums: Tensor, m: int) -> Float[Tensor, "1 K1"]:
-        from ncp.sampling.torch_tree import TorchTree, _State
-
         tree = TorchTree(self.network, self.folded)
         k = len(sums)
         g_hat = tree._join(sums)[:, : tree.width]
         index = torch.arange(k, device=sums.device)
         one = index.new_ones(1)
-        state = _State(
+        state = State(
             counts=one,
-            log_q=one.double(),
-            log_w=one.double(),
+            log_q=one.to(widest(one.device)),
+            log_w=one.to(widest(one.device)),
             placed=index[None, :0],
             k=one * k,
             total=g_hat.sum(0)[None],

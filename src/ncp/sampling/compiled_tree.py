@@ -99,12 +99,13 @@ class CompiledTree:
         return Run(labels, labels[:, 0], none, none, log_z)
 
     def score_new(self, points: Points, sums: Float[Tensor, "K n_sums"]) -> Float64[Tensor, "M K1"]:
-        """log p of new points joining the clusters of a partition, given by their sums."""
+        """log p of new points joining the clusters of a partition, by their sums; NaN as above."""
         table, static = _array(points.sums), _array(points.static)
         out = np.empty((len(table), len(sums) + 1))
         room = _Room(1, 1, len(sums), max(len(sums), BLOCK))
         space = self._workspace(room, table.dtype)
-        kernels.score_new(self.weights, space, table, static, _array(sums)[None], out)
+        if not kernels.score_new(self.weights, space, table, static, _array(sums)[None], out):
+            out[:] = np.nan
         return torch.from_numpy(out)
 
     def _workspace(self, room: _Room, kind: np.dtype) -> Workspace:

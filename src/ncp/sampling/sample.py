@@ -43,7 +43,7 @@ from ncp.sampling.keys import Keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.threads import Progress, Watch, run_jobs, single_threads
 from ncp.sampling.torch_tree import TorchTree
 
-__all__ = ["Drawn", "Impossible", "beam_search", "sample_many"]
+__all__ = ["ORDER_SAMPLES", "OUT_OF_REACH", "Drawn", "Impossible", "beam_search", "sample_many"]
 
 PIECE_SAMPLES = 32_768  # samples whose prefixes are held at once
 PIECE_POSITIONS = 16_777_216  # the same, times the length of their sequences
@@ -147,7 +147,7 @@ def sample_many(
     tree = _Tree(network, data, keys, known, in_given_order=orders == 1, beam=0)
     rows = tree.run(work, progress)
     pieces = np.bincount([s.data_set for s in work], minlength=len(data))
-    merged = [_merge(one) if pieces[d] > n_orders else one for d, one in enumerate(rows)]
+    merged = [_merge(one) if bool(pieces[d] > n_orders) else one for d, one in enumerate(rows)]
     return [
         _collect(one) if what is None else _weigh(one, what, at_any_price)
         for one, what in zip(merged, known, strict=True)
@@ -170,11 +170,12 @@ def beam_search(
         raise ValueError(f"Expected beam to be an integer >= 1 but got {beam!r}")
     data = [network.check_points(x)]
     n = len(data[0])
+    beam = min(int(beam), bell_number(min(n, 30)))  # there are no more prefixes than that
     width = network.spec.f.width
     row = LABEL * n + ROW_VALUES * network.location.element_size() * width
-    check_memory(min(int(beam), bell_number(min(n, 30))) * row, row, "prefixes in the beam")
+    check_memory(beam * row, row, "prefixes in the beam")
     known = _check_given([given], [n])
-    tree = _Tree(network, data, np.zeros(1, np.uint64), known, in_given_order=True, beam=int(beam))
+    tree = _Tree(network, data, np.zeros(1, np.uint64), known, in_given_order=True, beam=beam)
     (found,) = tree.run([_Sequence(0, 0, 0, 1)], None)[0]
     if known[0] is not None:
         _check_possible([found], known[0], at_any_price=True)
@@ -256,6 +257,7 @@ class _Tree:
             for first, end in self._batches(work):
                 jobs = self._jobs(work, first, end, results, watch)
                 run_jobs(jobs, watch, small)
+        watch.finish()
         rows: list[list[_Rows]] = [[] for _ in self.data]
         for one, found in zip(work, results, strict=True):
             assert found is not None
@@ -287,6 +289,7 @@ class _Tree:
         ends = np.cumsum([len(self.data[d]) for d in sets]).tolist()
         start_of = dict(zip(sets, [0, *ends], strict=False))
 
+        @torch.no_grad()  # a thread starts with gradients
         def job(i: int) -> None:
             one = work[i]
             order = self._order(one)

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -44,20 +44,32 @@ def _controller() -> Any:
     return ThreadpoolController()
 
 
+class _Held:
+    """How many callers want single threads, and what to put back when the last one leaves."""
+
+    lock = threading.Lock()
+    callers = 0
+    restore = ExitStack()
+
+
 @contextmanager
 def single_threads() -> Iterator[None]:
-    """BLAS and torch on one thread each, for as long as this lasts."""
+    """BLAS and torch on one thread each, for as long as this lasts anywhere in the process."""
     import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS: loaded before it is looked for
 
-    before = torch.get_num_threads()
-    with _controller().limit(limits=1, user_api="blas"):
-        try:
-            if before != 1:
-                torch.set_num_threads(1)
-            yield
-        finally:
-            if before != 1:
-                torch.set_num_threads(before)
+    with _Held.lock:
+        if _Held.callers == 0:
+            _Held.restore.enter_context(_controller().limit(limits=1, user_api="blas"))
+            _Held.restore.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
+        _Held.callers += 1
+    try:
+        yield
+    finally:
+        with _Held.lock:
+            _Held.callers -= 1
+            if _Held.callers == 0:
+                _Held.restore.close()
 
 
 class Watch:
@@ -73,6 +85,11 @@ class Watch:
         if self.progress is not None:
             self.progress(min(int(self.done.sum()), self.total), self.total)
 
+    def finish(self) -> None:
+        """Report that all is done."""
+        if self.progress is not None:
+            self.progress(self.total, self.total)
+
 
 def run_jobs(jobs: list[Callable[[], None]], watch: Watch, small: bool) -> None:
     """Run all jobs; a `small` lot in this thread, else on several, watched from here."""
@@ -81,8 +98,6 @@ def run_jobs(jobs: list[Callable[[], None]], watch: Watch, small: bool) -> None:
             job()
     else:
         _run_watched(jobs, watch)
-    if watch.progress is not None:
-        watch.progress(watch.total, watch.total)
 
 
 def _run_watched(jobs: list[Callable[[], None]], watch: Watch) -> None:

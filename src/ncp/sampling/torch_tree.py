@@ -20,12 +20,12 @@ from ncp.sampling.constraints import Rules
 from ncp.sampling.kernels import ENOUGH
 from ncp.sampling.keys import child_keys
 
-__all__ = ["TorchTree"]
+__all__ = ["State", "TorchTree"]
 
 CHUNK = 8192  # candidates evaluated at once
 
 
-class _State(NamedTuple):
+class State(NamedTuple):
     """Rows are distinct prefixes, the arena is their distinct clusters."""
 
     counts: Tensor  # (rows,)
@@ -87,18 +87,19 @@ class TorchTree:
             parent, choice = history[n - 1]
             labels[:, n] = choice[row]
             row = parent[row]
-        labels = canonical(torch.empty_like(labels).index_copy(1, torch.as_tensor(order), labels))
-        log_q, log_w = (column.double().cpu().numpy() for column in (state.log_q, state.log_w))
+        where = torch.as_tensor(order, device=labels.device)
+        labels = canonical(torch.empty_like(labels).index_copy(1, where, labels))
+        log_q, log_w = (of.cpu().numpy().astype(np.float64) for of in (state.log_q, state.log_w))
         return Run(labels.cpu().numpy(), state.counts.cpu().numpy(), log_q, log_w, log_z)
 
-    def _first(self, points: Points, count: int, rules: Rules) -> _State:
+    def _first(self, points: Points, count: int, rules: Rules) -> State:
         one = points.sums[:1]
         g_hat = self._join(one)[:, : self.width]
         index = torch.zeros(1, dtype=torch.long, device=one.device)
         log_q = torch.zeros(1, dtype=widest(one.device), device=one.device)
         groups = torch.arange(len(rules.apart), device=one.device)
         placed = (groups == int(rules.group[0])).long()[None] - 1
-        return _State(
+        return State(
             index + count, log_q, log_q, placed, index + 1, g_hat, index[:, None], one, g_hat
         )
 
@@ -107,7 +108,7 @@ class TorchTree:
         return torch.addmm(self.folded.b_gc, inner, self.folded.w_gc.T)
 
     def _look(
-        self, state: _State, point: Tensor, base: Tensor, rest: Tensor
+        self, state: State, point: Tensor, base: Tensor, rest: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Every cluster with the next point in it, g of that, and log p of the choices."""
         extended = torch.cat([state.sums + point, point[None]])
@@ -116,13 +117,13 @@ class TorchTree:
 
     def _step(
         self,
-        state: _State,
+        state: State,
         extended: Tensor,
         join: Tensor,
         refs: Tensor,
         children: tuple[Tensor, Tensor, Tensor, Tensor],
         group: int,
-    ) -> _State:
+    ) -> State:
         """The state after the next point of every row was assigned."""
         parent, choice, counts, log_q = children
         joined = refs[parent, choice]  # an existing cluster, or (past them) the point alone
@@ -141,10 +142,10 @@ class TorchTree:
         placed = state.placed[parent]
         if group >= 0:
             placed[:, group] = choice
-        return _State(counts, log_q, state.log_w[parent], placed, k, total, refs, sums, g_hat)
+        return State(counts, log_q, state.log_w[parent], placed, k, total, refs, sums, g_hat)
 
     def _score(
-        self, state: _State, join: Tensor, point: Tensor, base: Tensor, rest: Tensor
+        self, state: State, join: Tensor, point: Tensor, base: Tensor, rest: Tensor
     ) -> tuple[Int[Tensor, "rows K"], Float[Tensor, "rows K"]]:
         """Log-probabilities of each row's candidates, and which cluster each would join."""
         net, n_old = self.network, len(state.sums)
@@ -172,14 +173,14 @@ class TorchTree:
 
 
 def obey(
-    state: _State,
+    state: State,
     scores: Float[Tensor, "rows K"],
     rules: Rules,
     n: int,
     count: int,
     key: np.ndarray,
     best: bool,
-) -> tuple[_State, Float[Tensor, "rows K"], float]:
+) -> tuple[State, Float[Tensor, "rows K"], float]:
     """Mask choices and keep the weights in order; the log mean weight, -inf if none is left."""
     scores = scores.masked_fill(~allowed(state, scores.shape[1], rules, n), -torch.inf)
     mass = scores.logsumexp(1).clamp(max=0.0)
@@ -211,7 +212,7 @@ def obey(
     )
 
 
-def allowed(state: _State, n_slots: int, rules: Rules, n: int) -> Bool[Tensor, "rows K"]:
+def allowed(state: State, n_slots: int, rules: Rules, n: int) -> Bool[Tensor, "rows K"]:
     """Which choices the constraints leave to each row; see `kernels._mask_row`."""
     slots = torch.arange(n_slots, device=state.k.device)
     k, group = state.k[:, None], int(rules.group[n])
@@ -253,7 +254,7 @@ def keep_best(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The `beam` most probable children of all rows; ordered by parent and choice."""
     total = (log_q[:, None] + scores).view(-1)
-    possible = total.isfinite().nonzero()[:, 0]
+    possible = (total != -torch.inf).nonzero()[:, 0]  # what is not a number is kept, to be seen
     best = possible[total[possible].argsort(descending=True, stable=True)]
     child = best[:beam].sort().values
     parent = child // scores.shape[1]
