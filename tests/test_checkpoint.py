@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
+import ncp.files
 from ncp.files import write_atomically
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
@@ -90,7 +91,7 @@ def test_a_failed_write_leaves_the_old_file_alone(
         raise OSError(28, "No space left on device")
 
     if when == "write":
-        monkeypatch.setattr(os, "fdopen", fail)
+        monkeypatch.setattr(ncp.files, "create_file", fail)
     else:
         monkeypatch.setattr(os, when, fail)
     with pytest.raises(OSError, match="No space left"):

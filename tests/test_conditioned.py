@@ -22,7 +22,7 @@ from ncp.training.targets import tail_targets
 
 
 @dataclass(frozen=True)
-class NoisyRings(ConditionedModel):
+class RingsOfSomeNoise(ConditionedModel):
     """Rings with a noise that the caller chooses."""
 
     sizes: tuple[int, int] = (5, 30)
@@ -64,7 +64,7 @@ class Pictures(ConditionedModel):
         return Mixture(CRP(alpha), LabelledArrays(torch.eye(4), [0, 1, 2, 3], distinct=False))
 
 
-FAMILIES: list[ConditionedModel] = [NoisyRings(), Discounted(), Pictures()]
+FAMILIES: list[ConditionedModel] = [RingsOfSomeNoise(), Discounted(), Pictures()]
 each_family = pytest.mark.parametrize("family", FAMILIES, ids=str)
 
 
@@ -96,7 +96,7 @@ def test_what_rides_with_the_points_comes_back(
 
 
 def test_what_a_network_subtracts_and_divides_by() -> None:
-    rings = NoisyRings()
+    rings = RingsOfSomeNoise()
     expected = Ring(noise_sd=0.1).scale
     assert torch.as_tensor(rings.scale).tolist() == pytest.approx([expected, expected, 1.0])
     assert torch.as_tensor(rings.location).tolist() == [0.0, 0.0, 0.0]
@@ -108,7 +108,7 @@ def test_abilities_are_those_of_the_mixtures() -> None:
 
 
 def test_the_noise_is_each_data_sets_own(generator: torch.Generator) -> None:
-    rings = NoisyRings()
+    rings = RingsOfSomeNoise()
     eta = torch.tensor([[0.1], [1.0]], dtype=torch.float64).repeat(20, 1)
     batch = rings.given(eta).sample(40, 30, generator=generator)
     assert batch.parameters is not None
@@ -181,11 +181,11 @@ def test_spec_round_trip(family: ConditionedModel) -> None:
 )
 def test_settings_that_are_refused(values: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        NoisyRings().setting(**values)
+        RingsOfSomeNoise().setting(**values)
 
 
 def test_what_is_refused(generator: torch.Generator) -> None:
-    rings = NoisyRings()
+    rings = RingsOfSomeNoise()
     assert rings.setting(noise_sd=0.5).tolist() == [0.5]
     with pytest.raises(ValueError, match="share_partition=False"):
         rings.sample(2, share_partition=True, generator=generator)

@@ -73,7 +73,7 @@ def test_few_points_are_enumerated(seed: int) -> None:
     draws = finish(x, MIXTURE, *one_cluster(6), n_samples=1000, seed=seed)
     known = exact.posterior(x, MIXTURE)
     assert draws.finish == Finish(
-        "enumeration", True, 1000, seconds=draws.finish.seconds, log_evidence=known.log_evidence
+        "enumeration", True, 1000.0, seconds=draws.finish.seconds, log_evidence=known.log_evidence
     )
     found = similarity(draws.labels, draws.counts)
     np.testing.assert_allclose(found, truth(x, MIXTURE), atol=0.02)

@@ -1,6 +1,7 @@
 """The compiled sampler against the torch tree, the likelihood and the literal Algorithm 1; its
 threads, its workspace, and what it refuses."""
 
+import copy
 import math
 import multiprocessing
 import os
@@ -21,7 +22,7 @@ import ncp.sampling.compiled_tree
 import ncp.sampling.sample
 from ncp.compiled import njit
 from ncp.model import NCP
-from ncp.partitions import canonical, enumerate_partitions
+from ncp.partitions import enumerate_partitions
 from ncp.sampling.compiled_tree import CompiledTree, Run
 from ncp.sampling.constraints import free
 from ncp.sampling.kernels import _child_key, join_pairs
@@ -91,20 +92,19 @@ def test_compiled_torch_likelihood_and_literal_agree(
 
 @pytest.mark.parametrize("name", ["plain, paper", "pairs, mean, candidate"])
 def test_single_precision_is_close_to_all_of_them(name: str, generator: torch.Generator) -> None:
-    model = random_model(generator, **ALL[name]).float()
-    x = data(60, generator).float()
-    ours, oracle = (run(tree, x) for tree in both_trees(model))
+    exact = random_model(generator, **ALL[name])
+    model, x = copy.deepcopy(exact).float(), data(20, generator)
+    ours, oracle = (run(tree, x.float()) for tree in both_trees(model))
     with torch.no_grad():
-        forced = model.log_prob(x, ours.labels).double().numpy()
-        literal = algorithm_1(model, x[:14], torch.as_tensor(ours.labels[0, :14]))
-        chain = model.conditionals(x[:14], canonical(ours.labels[0, :14]))
-    np.testing.assert_allclose(ours.log_q, forced, rtol=1e-5, atol=1e-4)
-    for row, expected in zip(chain, literal, strict=True):
-        torch.testing.assert_close(
-            row[: len(expected)].double(), expected.double(), atol=1e-4, rtol=1e-4
-        )
-    assert (ours.labels == oracle.labels).mean() > 0.9  # a coin on the edge may fall otherwise
-    np.testing.assert_allclose(np.sort(ours.log_q), np.sort(oracle.log_q), atol=5)
+        single = model.log_prob(x.float(), ours.labels).double().numpy()
+        double = exact.log_prob(x, ours.labels).numpy()
+        literal = algorithm_1(exact, x, torch.as_tensor(ours.labels[0]))
+    np.testing.assert_allclose(ours.log_q, single, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(ours.log_q, double, rtol=0, atol=1e-4)
+    chain = sum(float(row[k]) for row, k in zip(literal, ours.labels[0].tolist(), strict=True))
+    assert abs(ours.log_q[0] - chain) < 1e-4
+    assert (ours.labels == oracle.labels).all()
+    np.testing.assert_allclose(ours.log_q, oracle.log_q, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -328,7 +328,11 @@ def test_streams_and_seeds(generator: torch.Generator) -> None:
 
 def overflowing(generator: torch.Generator) -> NCP:
     """A network whose values leave float32 for points far out."""
-    return random_model(generator, sees=("candidate",)).float()
+    model = random_model(generator, sees=("candidate",)).float()
+    with torch.no_grad():
+        for parameter in model.h.parameters():
+            parameter.mul_(100)
+    return model
 
 
 @pytest.mark.parametrize("in_torch", [False, True])
@@ -418,7 +422,7 @@ def test_progress_counts_to_the_end(
     done = [d for d, _ in seen]
     assert done == sorted(done)
     assert seen[-1] == (18, 18)
-    assert done.count(18) <= 2  # only at the end, or by the last look before it
+    assert small < 0 or done == [18]
 
 
 def test_progress_of_a_long_job_is_told_on_the_way(
@@ -427,8 +431,9 @@ def test_progress_of_a_long_job_is_told_on_the_way(
     model = random_model(generator, g=(64, 3, 8), f=(64, 3)).float()
     monkeypatch.setattr("ncp.sampling.threads.TICK", 0.005)
     seen: list[int] = []
-    x = data(300, generator).float()
-    model.sample_many([x] * 3, 300, seed=0, progress=lambda done, _: seen.append(done))
+    monkeypatch.setattr(ncp.sampling.sample, "SMALL", -1)
+    x = data(150, generator).float()
+    model.sample_many([x] * 6, 100, seed=0, progress=lambda done, _: seen.append(done))
     assert len(set(seen)) > 5
     assert seen == sorted(seen)
     assert seen[-1] == 900

@@ -311,7 +311,7 @@ def test_cells_of_a_file_are_escaped(hostile: str) -> None:
         assert f"kind={payload}" in table.columns
         assert any(payload in note or repr(payload) in note for note in table.notes)
         assert payload not in hostile
-        assert html.escape(payload) in hostile
+        assert any(html.escape(form) in hostile for form in (payload, repr(payload)))
     assert Tags(hostile).seen["script"] == 3
     assert Tags(hostile).handlers == []
 

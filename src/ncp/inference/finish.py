@@ -239,7 +239,9 @@ def _enumerate(
     exact = posterior(points, mixture)
     n = resample_counts(np.exp(exact.log_prob), n_samples, seed)
     seconds = time.thread_time() - started
-    how = Finish("enumeration", True, n_samples, seconds=seconds, log_evidence=exact.log_evidence)
+    how = Finish(
+        "enumeration", True, float(n_samples), seconds=seconds, log_evidence=exact.log_evidence
+    )
     return ExactDraws(exact.labels[n > 0], n[n > 0], how)
 
 

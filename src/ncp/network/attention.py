@@ -25,8 +25,16 @@ from torch import Tensor, nn
 from ncp.network.blocks import Part, PReLU, linear_from_zero
 from ncp.network.encoder import MOST_OCTAVES
 
-__all__ = ["Attention", "AttentionBlock", "AttentionLayers", "DistanceKernels", "KeyValueCache"]
+__all__ = [
+    "TILE",
+    "Attention",
+    "AttentionBlock",
+    "AttentionLayers",
+    "DistanceKernels",
+    "KeyValueCache",
+]
 
+TILE = 16  # matrix products round a row alike whatever rows are around it, in multiples of this
 FAR = 1e8  # squared distance, in units of the prior's scale, beyond which nothing changes
 
 
@@ -134,7 +142,8 @@ class DistanceKernels:
         """The kernels' weighted sum for each head."""
         kernels = self.rows(rows)
         shape = (len(kernels), len(weight), *kernels.shape[2:])
-        return torch.matmul(weight, kernels.flatten(2)).view(shape)
+        # one product a data set, whatever number of them: the same rounding in any company
+        return torch.bmm(weight.expand(len(kernels), -1, -1), kernels.flatten(2)).view(shape)
 
 
 class KeyValueCache(NamedTuple):
@@ -210,7 +219,7 @@ class AttentionLayers(nn.Module):
     ) -> Encoded:
         """Encodings of new points, each of which sees a data set and itself, but is not seen."""
         among = len(cache.blocks[0][0]) * max(1, self.octaves)
-        rows = max(1, DistanceKernels.ENTRIES // among)
+        rows = max(TILE, DistanceKernels.ENTRIES // among // TILE * TILE)
         parts = zip(torch.split(h, rows), torch.split(x, rows), strict=True)
         encoded = [self._encode_part(cache, *part) for part in parts]
         return Encoded(*(torch.cat(column) for column in zip(*encoded, strict=True)))

@@ -46,7 +46,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ncp.generative.model import GenerativeModel
-from ncp.network.attention import Attention, AttentionLayers
+from ncp.network.attention import TILE, Attention, AttentionLayers
 from ncp.network.blocks import Perceptron, linear_from_zero, perceptron
 from ncp.network.encoder import Encoder, MLPEncoder, encoder_from_dict
 from ncp.network.layout import (
@@ -60,12 +60,11 @@ from ncp.network.layout import (
 from ncp.network.pair_features import PairFeatures
 from ncp.partitions import as_tensor, canonical, check_labels
 
-__all__ = ["Network", "NetworkSpec", "Points", "check_memory"]
+__all__ = ["Network", "NetworkSpec", "Points", "check_memory", "made_up_to"]
 
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
 CHUNK = 4096
-TILE = 16  # matrix products round a row alike whatever rows are around it, in multiples of this
 SEES = ("G", "Q", "point", "candidate", "pairs")
 POOLINGS = ("sum", "mean")
 
@@ -339,7 +338,7 @@ class Network(nn.Module):
         folded: Folded,
         rows: list[Points | None],
     ) -> None:
-        x = torch.stack([_made_up_to(xs[i], size) for i in members])
+        x = torch.stack([made_up_to(xs[i], size) for i in members])
         lengths = torch.tensor([len(xs[i]) for i in members], device=x.device)
         real = torch.arange(size, device=x.device) < lengths[:, None]
         points, _ = self.encode(x, folded, real)
@@ -673,7 +672,7 @@ class _ScoringBatch:
         return self.labels.amax(1) + 1  # rows are padded with label 0
 
 
-def _made_up_to(x: Float[Tensor, "n ..."], size: int) -> Float[Tensor, "size ..."]:
+def made_up_to(x: Float[Tensor, "n ..."], size: int) -> Float[Tensor, "size ..."]:
     return torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])]) if len(x) < size else x
 
 

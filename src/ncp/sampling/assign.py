@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ncp.network.attention import TILE
 from ncp.network.layout import widest
-from ncp.network.network import Folded, Network, Points
+from ncp.network.network import Folded, Network, Points, made_up_to
 from ncp.partitions import check_labels
 from ncp.sampling.compiled_tree import CompiledTree
 from ncp.sampling.sample import OUT_OF_REACH
@@ -108,6 +109,8 @@ def _encode(network: Network, folded: Folded, x: Tensor, new: Tensor) -> tuple[P
     if network.attention is None:
         return network.encode_many([x], folded), network.encode_many([new], folded)
     known = network.encode_many([x], folded)
+    n_new = len(new)
+    new = made_up_to(new, -(-n_new // TILE) * TILE)  # a row's values do not depend on the others
     scaled, scaled_new = ((part - network.location) / network.scale for part in (x, new))
     cache = network.attention.cache(network.h(scaled), network.coordinates(scaled[None])[0])
     h, codes = network.attention.encode_new(
@@ -115,7 +118,8 @@ def _encode(network: Network, folded: Folded, x: Tensor, new: Tensor) -> tuple[P
     )
     q = None if network.q is None else network.q(scaled_new)
     summands = network.pair_summands(codes[None], scaled_new[None])
-    return known, network.project(h, q, summands, folded)
+    arriving = network.project(h, q, summands, folded)
+    return known, Points(*(table[:n_new] for table in arriving))
 
 
 def _one_by_one(

@@ -102,7 +102,7 @@ class CompiledTree:
         """log p of new points joining the clusters of a partition, by their sums; NaN as above."""
         table, static = _array(points.sums), _array(points.static)
         out = np.empty((len(table), len(sums) + 1))
-        room = _Room(1, 1, len(sums), max(len(sums), BLOCK))
+        room = _Room(1, 1, len(sums), max(len(sums) + 12, BLOCK))
         space = self._workspace(room, table.dtype)
         if not kernels.score_new(self.weights, space, table, static, _array(sums)[None], out):
             out[:] = np.nan

@@ -35,7 +35,7 @@ __all__ = [
     "score_new",
 ]
 
-BLOCK = 256  # candidates that go through f at once: their activations stay in the cache
+BLOCK = 240  # candidates that go through f at once: their activations stay in the cache
 COSINE = 10.0  # as in `ncp.network.pair_features`
 FAR = 1e8  # as in `ncp.network.attention`
 DONE, STOPPED, OVERFLOW, MORE_CLUSTERS, MORE_SLOTS, IMPOSSIBLE = range(6)
@@ -655,23 +655,28 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
         for i in range(n_clusters):
             s.g_hat[0, i, j] = s.join[i, j]
             s.total[0, 0, j] += s.join[i, j]
-    at_once = max(1, min(len(s.cluster), BLOCK) // slots)
+    # BLAS rounds a row by its place among twelve, so each point begins with such a place, and there
+    # are always as many rows: a point's numbers do not depend on the others.
+    stride = -(-slots // 12) * 12
+    at_once = max(1, BLOCK // stride)
+    n_rows = max(stride, BLOCK)
     for first in range(0, len(points), at_once):
-        n = min(at_once, len(points) - first) * slots
-        for i in range(n):
-            s.cluster[i] = i % slots if i % slots < n_clusters else -1
-            s.point[i] = i // slots
-        join_pairs(w, sums, 0, s.g_hat, points[first:], rest, n, s)
-        for i in range(n):
-            n_after = max(n_clusters, i % slots + 1)
+        m = min(at_once, len(points) - first)
+        for i in range(n_rows):
+            real = i < m * stride
+            s.cluster[i] = i % stride if real and i % stride < n_clusters else -1
+            s.point[i] = i // stride if real else 0
+        join_pairs(w, sums, 0, s.g_hat, points[first:], rest, n_rows, s)
+        for i in range(n_rows):
+            at = first + i // stride if i < m * stride else first
+            n_after = n_clusters if i % stride < n_clusters else n_clusters + 1
             _first_layer(
-                w.k_f, w.mean, s.total, 0, 0, s.change, s.extra, i,
-                static, first + i // slots, n_after, s.y, i,
-            )  # fmt: skip
-        score_candidates(w, s.y, s.y2, n, s.scores, 0)
-        for i in range(n // slots):
-            if not _log_softmax(s.scores, i * slots, slots):
+                w.k_f, w.mean, s.total, 0, 0, s.change, s.extra, i, static, at, n_after, s.y, i
+            )
+        score_candidates(w, s.y, s.y2, n_rows, s.scores, 0)
+        for i in range(m):
+            if not _log_softmax(s.scores, i * stride, slots):
                 return False
             for j in range(slots):
-                out[first + i, j] = s.scores[i * slots + j]
+                out[first + i, j] = s.scores[i * stride + j]
     return True

@@ -79,11 +79,13 @@ class Watch:
         self.stop = np.zeros(1, np.uint8)
         self.done = np.zeros((n_jobs, 1), np.int64)
         self.total, self.progress = total, progress
+        self.told = 0
 
     def tell(self) -> None:
-        """Report to the caller's hook."""
+        """Report to the caller's hook; a loop that starts again with more room takes none back."""
+        self.told = max(self.told, min(int(self.done.sum()), self.total))
         if self.progress is not None:
-            self.progress(min(int(self.done.sum()), self.total), self.total)
+            self.progress(self.told, self.total)
 
     def finish(self) -> None:
         """Report that all is done."""

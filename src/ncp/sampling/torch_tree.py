@@ -238,7 +238,8 @@ def split_counts(
     row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
     keys = child_keys(key, np.arange(len(row), dtype=np.uint64))
     uniform = (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    u = torch.from_numpy(uniform).to(cumulative) * cumulative[row, -1]
+    kind = np.float64 if cumulative.dtype == torch.float64 else np.float32
+    u = torch.from_numpy(uniform.astype(kind)).to(cumulative) * cumulative[row, -1]
     choice = (u[:, None] >= cumulative[row]).sum(1)
     tally = torch.bincount(row * n_slots + choice, minlength=len(counts) * n_slots)
     child = tally.nonzero()[:, 0]
