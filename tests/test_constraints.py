@@ -11,10 +11,11 @@ from torch import Tensor
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
-from ncp.inference.importance import log_evidence
+from ncp.inference.importance import Estimate, log_evidence
 from ncp.model import NCP
 from ncp.network.network import Points
 from ncp.partitions import enumerate_partitions
+from ncp.posterior import Partitions
 from ncp.sampling.compiled_tree import CompiledTree
 from ncp.sampling.constraints import Constraints, constrain
 from ncp.sampling.keys import data_set_keys, numbered_orders
@@ -170,13 +171,18 @@ def test_orders_count_equally() -> None:
     assert differ > 1.0 * se.sum()  # one order would not do
 
 
+def evidence(drawn: Partitions) -> Estimate:
+    assert drawn.log_weights is not None
+    return log_evidence(drawn.log_weights, drawn.counts)
+
+
 def test_few_samples_of_an_order_are_weighted_against_all_others() -> None:
     """With an order for each sample the weights decide alone, and stay unbiased."""
     model, x, given = random_model(1), data(), constrain(N, apart=[(1, 2)], at_most=2)
     drawn = model.sample(x, 4000, orders="each", seed=1, given=given)
-    value, error = log_evidence(drawn.log_weights, drawn.counts)
+    value, error = evidence(drawn)
     single = model.sample(x, 4000, orders=200, seed=2, given=given)
-    assert abs(value - log_evidence(single.log_weights, single.counts).value) < 8 * error
+    assert abs(value - evidence(single).value) < 8 * error
 
 
 @each_case
@@ -191,7 +197,7 @@ def test_reweighting_stays_exact(case: str) -> None:
         model.sample(x, SAMPLES, seed=seed, given=given).reweight(model.mixture)
         for seed in range(REPEATS)
     ]
-    found = [float(log_evidence(one.log_weights, one.counts).value) for one in many]
+    found = [float(evidence(one).value) for one in many]
     ratio = np.exp(np.array(found) - exact)
     assert abs(ratio.mean() - 1) < SURPRISE * ratio.std(ddof=1) / REPEATS**0.5 + 1e-3
 

@@ -63,7 +63,7 @@ def both_trees(model: NCP) -> tuple[CompiledTree, TorchTree]:
 
 def same(a: Drawn | Run, b: Drawn | Run) -> bool:
     """Bit by bit."""
-    return all(np.array_equal(p, q) for p, q in zip(a, b, strict=True))
+    return all(np.array_equal(np.asarray(p), np.asarray(q)) for p, q in zip(a, b, strict=True))
 
 
 # -- one answer, four ways -----------------------------------------------------------------------

@@ -14,10 +14,10 @@ import torch
 from ncp.clustering.cluster import cluster
 from ncp.inference.importance import effective_sample_size, log_evidence
 from ncp.model import NCP, load
-from ncp.network.attention import Attention
+from ncp.network.attention import TILE, Attention
 from ncp.network.blocks import Perceptron
 from ncp.network.encoder import MLPEncoder
-from ncp.network.network import TILE, NetworkSpec
+from ncp.network.network import NetworkSpec
 from ncp.network.pretrained import names
 from ncp.posterior import Partitions
 from ncp.sampling.keys import child_keys
