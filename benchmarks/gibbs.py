@@ -2,12 +2,9 @@
 
     python benchmarks/gibbs.py
 
-The setting of the comparison in the paper: one-dimensional Gaussians, alpha = 0.7, prior sd 10,
-noise sd 1, 21,000 sweeps (a thousand of them burn-in) of N = 50 points. The plain sampler is the
-same algorithm with incremental statistics in Python lists, timed on a part of the sweeps and
-scaled up. Seconds are the median of several turns, in brackets the least and the largest; the first
-call (which compiles, or loads the compiled code from its cache) has a column of its own. Goal: at
-most 0.8 s, twice what a plain compiled loop needs.
+The setting of the paper's comparison: one-dimensional Gaussians, alpha = 0.7, prior sd 10, noise sd
+1, 21,000 sweeps of N = 50 points. The plain sampler has incremental statistics in Python lists.
+Medians of several turns, in brackets the least and the largest. Goal: at most 0.8 s.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _turns import Spread, lost
+from _timing import Spread, lost
 
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture

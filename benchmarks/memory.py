@@ -2,13 +2,10 @@
 
     python benchmarks/memory.py [--quick] [--threads 2]
 
-The peak is that of the process (`ru_maxrss`), with Python, PyTorch and the weights in it; the first
-line is a process that only loads these. Seconds are those of the job, after a small one of its kind
-(which loads compiled code). Several processes for each job: the median, in brackets the least and
-the largest. The paper's mini-batch is that of `benchmarks/likelihood.py`; the step of the shipped
-network is data, forward, backward and Adam with the config in its header; the last lines are
-`ncp.cluster` with the model `tabular` and its defaults. Goal: each but the published manner under
-1 GiB.
+The peak is that of the process (`ru_maxrss`); the first line only loads Python, PyTorch and the
+weights. Medians of several processes, in brackets the least and the largest. The paper's mini-batch
+is that of `benchmarks/likelihood.py`; the last lines are `ncp.cluster` with its defaults. Goal:
+each but the published manner under 1 GiB.
 """
 
 from __future__ import annotations
@@ -21,10 +18,11 @@ import sys
 import time
 from collections.abc import Callable
 
-from _turns import Spread, lost
+from _timing import Spread, lost
 
 # Nothing else is imported here: a process inherits the peak of the one that starts it.
 
+MODELS = ("gaussian-2d", "gaussian-1d", "tabular")
 TURNS = 3
 PEAK = 2**30  # the goal
 PUBLISHED = "training step, paper's mini-batch, published manner"
@@ -32,20 +30,19 @@ Job = Callable[[], object]
 
 
 def load_only(_: int) -> tuple[Job, Job]:
-    from ncp.network.pretrained import load
+    from ncp.model import load
 
     return lambda: None, lambda: load("gaussian-2d")
 
 
 def paper_step(n_orders: int, published: bool = False) -> tuple[Job, Job]:
     import torch
-    from likelihood import N_DATASETS, mini_batch, published_manner, with_torchs_prelu
+    from likelihood import N_DATASETS, authors, mini_batch, published_manner, with_torchs_prelu
 
-    from ncp.model import NCP, NCPConfig
     from ncp.training.loss import accumulate
 
     torch.manual_seed(0)
-    model = NCP(NCPConfig(separate_q=True, point_in_f=False))
+    model = authors()
     data = mini_batch(torch.Generator().manual_seed(0))
     data = data._replace(labels=data.labels[:, :n_orders], orders=data.orders[:, :n_orders])
     if not published:
@@ -86,7 +83,7 @@ def shipped_step(n_points: int) -> tuple[Job, Job]:
 def samples(n_samples: int) -> tuple[Job, Job]:
     import torch
 
-    from ncp.network.pretrained import load
+    from ncp.model import load
 
     model = load("gaussian-1d")
     assert model.mixture is not None
@@ -97,7 +94,7 @@ def samples(n_samples: int) -> tuple[Job, Job]:
 def data_sets(n: int) -> tuple[Job, Job]:
     import torch
 
-    from ncp.network.pretrained import load
+    from ncp.model import load
 
     model = load("gaussian-2d")
     assert model.mixture is not None

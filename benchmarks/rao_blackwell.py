@@ -2,13 +2,10 @@
 
     python benchmarks/rao_blackwell.py [--steps 150] [--datasets 300]
 
-A small network is trained for a moment (noise in the labels matters more the better the network
-is), then the gradient of many data sets is taken with the sampled labels and with the exact
-conditionals of the last r points, on the same data. Printed for r = 1..5, N = 20: the sum of the
-variances of all coordinates relative to the plain gradient (the error is that of a bootstrap over
-data sets), how far the two means are apart in standard errors, and the time that the targets take
-relative to that of the plain forward and backward pass. Worth it where variance x time is below 1.
-CPU seconds on one thread.
+The gradient of a small network, trained for a moment, with sampled labels and with the exact
+conditionals of the last r points, on the same data: the sum of the variances of all coordinates
+relative to the plain gradient (± bootstrap), how far the means are apart in standard errors, and
+the extra CPU time. Worth it where variance x time is below 1.
 """
 
 import argparse
@@ -16,7 +13,7 @@ import tempfile
 import time
 
 import torch
-from _turns import lost
+from _timing import lost
 from torch import Tensor
 
 from ncp.network.network import Network
@@ -108,7 +105,7 @@ def main() -> None:
         print("|---|---|---|---|---|")
         for r in range(1, 6):
             start = time.process_time()
-            targets = tail_targets(batch, data.orders, mixture, r)
+            targets = tail_targets(batch, data.orders, recipe.generative, r)
             extra = (time.process_time() - start) / step_seconds
             exact, _ = gradients(model, data._replace(targets=targets))
             ratio, error = variance_ratio(exact, plain)

@@ -2,10 +2,9 @@
 
     python benchmarks/summary.py [--quick]
 
-Draws scatter around one partition of eight clusters: points move with probability 0.15, and two
-pairs of clusters are merged in a part of the draws. CPU seconds on one thread, after compilation,
-of the similarity matrix, the estimates under variation of information (VI; hits: how many of its
-restarts end at the best) and Binder's loss, and the credible ball. Nothing is compared.
+Draws scatter around one partition of eight clusters. CPU seconds on one thread of the similarity
+matrix, the estimates under variation of information (VI; hits: how many of its restarts end at the
+best) and Binder's loss, and the credible ball. Nothing is compared.
 """
 
 import argparse

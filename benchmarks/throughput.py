@@ -3,13 +3,10 @@
     python benchmarks/throughput.py [RECIPE.toml] [--steps 40] [--threads 1]
 
 Without a recipe: the first steps of `experiments/gaussian-2d.toml`. The parts of the loop take
-turns, step by step, so that other work on the machine slows all of them alike: drawing the data
-(with their exact targets), forward and backward, the rest of the step (gradient norm, Adam,
-average), and the monitors; validation and checkpoints are timed once and spread over the steps
-between them. The step alone is forward and backward on data that are there already, without soft
-targets, as `benchmarks/likelihood.py` measures it. Medians over groups of ten steps, in brackets
-the least and the largest. Goal: at least 60% of the rate of the step alone. With `--threads 1`
-times are CPU seconds.
+turns; validation and checkpoints are timed once and spread over the steps between them. The step
+alone is forward and backward on data that are there already, without soft targets. Medians over
+groups of ten steps, in brackets the least and the largest. Goal: at least 60% of the rate of the
+step alone. With `--threads 1` times are CPU seconds.
 """
 
 import argparse
@@ -19,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from _turns import Spread, clock_for, lost
+from _timing import Spread, clock_for, lost
 
 from ncp.generative.mnist import attach_arrays
 from ncp.training.data import draw

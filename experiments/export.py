@@ -59,15 +59,27 @@ def measured(name: str, checkpoint: Checkpoint) -> dict[str, float]:
     return {row.name: row.value for row in report.rows}
 
 
+def with_reference(mixture: TabularMixture, quality: dict[str, float]) -> TabularMixture:
+    """What the verdict on a table is based on: usual tables, and how promises were kept by size."""
+    rows = {name: value for name, value in quality.items() if name.startswith("agreement, N = ")}
+    sizes = sorted({int(name.split(",")[1].removeprefix(" N = ")) for name in rows})
+    kept = [
+        [n, *(rows[f"agreement, N = {n}, {k}"] for k in ("promised", "measured"))] for n in sizes
+    ]
+    found = mixture.with_reference()
+    return replace(found, reference={**found.reference, "agreement": kept})
+
+
 def export(run: Path) -> Path:
     """Measure the model of a finished run and write it to the package."""
     name = run.name
     checkpoint = read(run / f"{name}.safetensors")
     if not is_finished(checkpoint):
         raise SystemExit(f"{run} is not finished: make retrain MODEL={name} goes on with it")
+    quality = measured(name, checkpoint)
     if isinstance(mixture := checkpoint.build(NCP).mixture, TabularMixture):
-        checkpoint = replace(checkpoint, mixture=mixture.with_reference().to_dict())
-    info = checkpoint.info | {"quality": measured(name, checkpoint)}
+        checkpoint = replace(checkpoint, mixture=with_reference(mixture, quality).to_dict())
+    info = checkpoint.info | {"quality": quality}
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     LOGS.mkdir(exist_ok=True)
     write_atomically(LOGS / f"{name}.log.jsonl", thinned(lines).encode())

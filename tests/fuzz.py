@@ -40,15 +40,17 @@ from sklearn.utils.validation import check_array
 
 from ncp.clustering.cluster import cluster
 from ncp.clustering.estimator import NCPClusterer
+from ncp.clustering.result import Clustering
 from ncp.model import NCP, load_model
 from ncp.network.checkpoint import save_model
+from ncp.network.pretrained import card
 from ncp.output import readers
 from ncp.partitions import canonical, check_labels, counts, is_canonical
 from ncp.posterior import Partitions
 from ncp.training.recipe import Recipe
 from tests.small_models import gaussian, tabular
 
-CASES = 100_000
+CASES = 200_000
 SECONDS = 20.0  # for one input, on a busy machine
 BYTES = 512 * 2**20
 ROUND = 250  # inputs of a target before the next has its turn
@@ -65,7 +67,10 @@ CELL = st.one_of(
     st.sampled_from(["", "NA", "nan", "inf", "-Infinity", "1e999", "0x10", "1_0", "1,5", '"', "'"]),
     st.text(max_size=6),
 )
-LINE = st.lists(CELL, max_size=5).flatmap(
+NUMBER_TEXT = st.sampled_from(
+    ['"1,234"', "0.500", "1.234.567", "1'000", "2,5", "1 000,5", "-3", "+4e3", "5%", "\n", "$7"]
+)
+LINE = st.lists(CELL | NUMBER_TEXT, max_size=5).flatmap(
     lambda cells: st.sampled_from(",;\t| ").map(lambda d: d.join(cells))
 )
 TEXT = st.lists(LINE, max_size=8).flatmap(
@@ -118,6 +123,24 @@ def parquet() -> bytes:
     return buffer.getvalue()
 
 
+def feather() -> bytes:
+    import pandas
+
+    buffer = io.BytesIO()
+    pandas.DataFrame({"a": [1.0, None, 3.0], "b": ["x", "y", "x"]}).to_feather(buffer)
+    return buffer.getvalue()
+
+
+def excel() -> bytes:
+    import openpyxl
+
+    buffer, book = io.BytesIO(), openpyxl.Workbook()
+    for row in (["a", "b"], [1, 2.5], [3, None], [7, "x"]):
+        book.worksheets[0].append(row)
+    book.save(buffer)
+    return buffer.getvalue()
+
+
 def lying_npy(shape: tuple[int, ...], descr: str) -> bytes:
     """An array file whose header promises any shape, over no data."""
     header = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape!r}, }}".encode()
@@ -156,13 +179,27 @@ FILES = st.one_of(
     st.builds(gzip.compress, CSV),
     spoilt(gzip.compress(b"a,b\n1,2\n3,4\n")),
     st.binary(max_size=60),
+    spoilt(feather()),
+    spoilt(excel()),
+    st.lists(st.dictionaries(st.text(max_size=3), CELL | st.floats() | st.none(), max_size=3)).map(
+        lambda rows: json.dumps(rows).encode()
+    ),
+    spoilt(b'{"a": 1, "b": "x"}\n{"a": 2.5, "c": [1]}\n'),
+    st.lists(NUMBER_TEXT, min_size=2, max_size=6).map(lambda n: ";".join(n).encode() * 2),
 )
+MARK = st.sampled_from([None, ".", ",", " ", "'"])
+MARKS = st.tuples(MARK, MARK)
 CHOICE = st.none() | st.lists(st.sampled_from(["1", "2", "a", "", "b", "99"]), max_size=3)
 
 
-def read_file(case: tuple[bytes, list[str] | None, list[str] | None]) -> None:
-    content, columns, one_hot = case
-    table = readers.read_table("file", content, columns or None, one_hot or [])
+FileCase = tuple[bytes, list[str] | None, list[str] | None, tuple[str | None, str | None]]
+
+
+def read_file(case: FileCase) -> None:
+    content, columns, categorical, (decimal, thousands) = case
+    marks = readers.Marks(decimal, thousands)
+    how: dict[str, Any] = {"marks": marks, "categorical": categorical or []}
+    table = readers.read_table("file", content, columns or None, **how)
     assert table.values.ndim >= 2
     assert table.values.dtype == np.float64
     assert not np.isinf(table.values).any()
@@ -288,6 +325,21 @@ def read_checkpoint(content: bytes) -> None:
     assert all(bool(p.isfinite().all()) for p in model.parameters())
 
 
+def use_checkpoint(content: bytes) -> None:
+    """What loads must work: a mistake that shows later is a failure, whatever it is called."""
+    path = Path(_scratch(), "used.safetensors")
+    path.write_bytes(content)
+    model = load_model(path)
+    if model.mixture is None or model.spec.event_shape != (2,):
+        return
+    try:
+        card(path).to_dict()
+        x = np.array([[0.0, 0.1], [0.2, 0.0], [5.0, 5.0], [5.1, 4.0], [0.3, 0.2]])
+        repr(cluster(x, model, n_samples=4, orders=1, seed=0, time_limit=0.05))
+    except ValueError as error:
+        raise RuntimeError(f"loaded, but of no use: {error}") from error
+
+
 # -- arrays ----------------------------------------------------------------------------------------
 
 NUMBERS = st.floats(width=64) | st.sampled_from([0.0, 1e-12, 1e12, 1e39, 1e300, np.nan, np.inf])
@@ -381,13 +433,79 @@ SAMPLES = st.one_of(
 )
 
 
+def result_bytes() -> bytes:
+    path = Path(_scratch(), "result.npz")
+    x = np.random.default_rng(0).normal(size=(6, 2))
+    cluster(x, models()["gaussian"], n_samples=4, orders=1, seed=0).save(path)
+    return path.read_bytes()
+
+
+def read_result(content: bytes) -> None:
+    path = Path(_scratch(), "some.npz")
+    path.write_bytes(content)
+    repr(Clustering.load(path, models()["gaussian"]))
+
+
+LABEL = st.sampled_from([-1, 0, 1, "a", None, np.nan, 2.5])
+ROW = st.integers(-2, 9) | st.sampled_from(["1", None, 2.0, True, "x"])
+LINKS = st.lists(st.lists(ROW, max_size=3) | ROW, max_size=3) | PLAIN
+COUNT = st.none() | st.integers(-1, 9) | PLAIN
+KNOWLEDGE = st.fixed_dictionaries(
+    {},
+    optional={
+        "known": st.lists(LABEL, min_size=6, max_size=6)
+        | st.dictionaries(ROW, st.integers(-1, 2))
+        | PLAIN,
+        "together": LINKS,
+        "apart": LINKS,
+        "n_clusters": COUNT,
+        "at_least": COUNT,
+        "at_most": COUNT,
+        "at_any_price": st.booleans(),
+    },
+)
+
+
+def use_knowledge(said: dict[str, Any]) -> None:
+    x = np.array([[0.0, 0.1], [0.2, 0.0], [5.0, 5.0], [5.1, 4.0], [0.3, 0.2], [9.0, 9.0]])
+    how: dict[str, Any] = {"n_samples": 8, "orders": 1, "seed": 0, "reweight": False}
+    found = cluster(x, models()["gaussian"], **how, **said)
+    for rows in said.get("together") or ():
+        assert len(set(found.labels[[int(row) for row in rows]])) == 1
+
+
+COLUMN = st.one_of(
+    st.lists(st.floats(-1e9, 1e9) | st.just(np.nan), min_size=5, max_size=5),
+    st.lists(st.sampled_from(["a", "b", "", None]), min_size=5, max_size=5),
+    st.lists(st.booleans() | st.none(), min_size=5, max_size=5),
+    st.lists(st.integers(-(2**62), 2**62), min_size=5, max_size=5),
+    st.lists(st.datetimes() | st.text(max_size=3), min_size=5, max_size=5),
+)
+NAMES = st.text(max_size=4) | st.integers(0, 3)
+FRAME = st.tuples(st.dictionaries(NAMES, COLUMN, min_size=1, max_size=4), st.booleans())
+
+
+def use_frame(case: tuple[dict[Any, Any], bool]) -> None:
+    import pandas
+
+    frame = pandas.DataFrame(case[0])
+    if case[1]:
+        frame = frame.astype(dict.fromkeys(list(frame)[:1], "category"))
+    found = cluster(frame, models()["tabular"], n_samples=4, orders=1, seed=0)
+    assert len(found.labels) == len(frame)
+
+
 def targets() -> dict[str, tuple[Target, SearchStrategy[Any]]]:
     good = checkpoint_bytes()
     return {
-        "data files": (read_file, st.tuples(FILES, CHOICE, CHOICE)),
+        "data files": (read_file, st.tuples(FILES, CHOICE, CHOICE, MARKS)),
         "run configs": (read_config, CONFIG),
         "checkpoints": (read_checkpoint, spoilt(good) | _header(good)),
+        "models in use": (use_checkpoint, _header(good)),
         "saved samples": (read_samples, SAMPLES),
+        "saved results": (read_result, spoilt(result_bytes())),
+        "knowledge": (use_knowledge, KNOWLEDGE),
+        "categories": (use_frame, FRAME),
         "labels": (use_labels, LABELS),
         "points": (sample, TABLE),
         "tables": (fit, TABLE),
@@ -478,7 +596,12 @@ def warm_up() -> None:
     sample(x)
     use_labels([0, 1])
     for content in (parquet(), npz(x=x), b"a,b\n1,2\n"):
-        read_file((content, None, None))
+        read_file((content, None, None, (None, None)))
+    for content in (feather(), excel()):
+        read_file((content, None, None, (None, None)))
+    use_knowledge({"together": [(0, 1)], "n_clusters": 2})
+    use_frame(({"a": [1.0, 2.0, 3.0, 4.0, 9.0]}, False))
+    use_frame(({"a": [1.0, np.nan, 3.0, 4.0, 9.0], "b": list("xyxyx")}, False))
 
 
 def limit_memory() -> None:

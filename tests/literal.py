@@ -39,6 +39,7 @@ BASES: dict[str, dict[str, Any]] = {
     "pairs, distances": {"attention": (2, 8, 5, 3), "sees": ("pairs",)},
     "pairs, one coordinate": {"attention": (1, 8, 6, 2, 1), "sees": ("pairs",)},
     "pairs, mean": {"attention": (2, 8, 5, 3), "sees": ("pairs",), "pooling": "mean"},
+    "links": {"attention": (2, 8, 5, 2, 0, 2), "sees": ("pairs",), "pooling": "mean"},
 }
 IN_FULL = ("plain", "pairs, mean")  # these with every view, the others with the first three
 
@@ -204,6 +205,9 @@ def with_attention(
     """h_i + W t_i, where the tokens t_i look at each other, one pair at a time; and the codes."""
     t = [layers.into(h_i) for h_i in h]
     near = [[kernels(x_i, x_j, layers.octaves) for x_j in x] for x_i in x]
+    if layers.link_octaves:
+        ways = linked(x.detach(), layers.link_octaves)  # constants: they have no gradient
+        near = [[torch.cat([near[i][j], ways[i, j]]) for j in range(len(x))] for i in range(len(x))]
     if layers.density is not None:
         around = [torch.stack(row).sum(0) for row in near]
         t = [t_i + layers.density((1 + n).log()) for t_i, n in zip(t, around, strict=True)]
@@ -230,7 +234,7 @@ def attended(block: AttentionBlock, t: list[Tensor], near: list[list[Tensor]]) -
             values = [p[2 * width + start : 2 * width + start + part] for p in projected]
             weights = [(query @ key / math.sqrt(part)).exp() for key in keys]
             if block.bias is not None:
-                by_distance = [block.bias(kernel)[start // part] for kernel in near[i]]
+                by_distance = [10 * block.bias(kernel)[start // part] for kernel in near[i]]
                 weights = [w * b.exp() for w, b in zip(weights, by_distance, strict=True)]
             total = sum(weights)
             seen.append(sum(w / total * v for w, v in zip(weights, values, strict=True)))
@@ -246,6 +250,21 @@ def kernels(x: Tensor, y: Tensor, octaves: int) -> Tensor:
     return torch.stack(
         [(-(r**2) / (2 * (2.0 ** (1 - j)) ** 2)).exp() for j in range(octaves)] or [r]
     )
+
+
+def linked(x: Tensor, octaves: int) -> Tensor:
+    """Kernels of the widest gap on the best way between points, all ways tried (N, N, channels)."""
+    n, seen = len(x), []
+    far = (x[:, None] - x).square().sum(-1)
+    for m in (3, 10):
+        core = far.sort(1).values[:, min(m, n - 1)].clamp(min=1e-4)
+        gap = torch.maximum(far, torch.maximum(core[:, None], core))
+        for via in range(n):
+            gap = torch.minimum(gap, torch.maximum(gap[:, via, None], gap[via]))
+        gap[range(n), range(n)] = core
+        ratio = gap / (core[:, None] * core).sqrt()
+        seen += [(-ratio / (2 * 4**j)).exp() for j in range(octaves)]
+    return torch.stack(seen, -1)
 
 
 def as_published(model: Network, x: Tensor, labels: Tensor) -> list[Tensor]:

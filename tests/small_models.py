@@ -43,7 +43,7 @@ def spec(
         event_shape: of a point.
         h, g, f: (width, depth, out) of each; f has no out.
         sees: what f sees beside G, Q and the point; with `"-point"` not the point.
-        attention: (blocks, width, codes, octaves), and coordinates if not all.
+        attention: (blocks, width, codes, octaves), then coordinates (0 for all) and link octaves.
         residual, fourier, pooling: as in the specs.
         own_q: an encoder of its own for Q, as the authors' public code has it.
         channels: of a convolutional encoder instead of the perceptron.

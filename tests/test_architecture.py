@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "generative": "compiled files partitions",
     "inference": "compiled partitions generative",
     "summary": "compiled partitions inference",
-    "network": "files partitions generative",
+    "network": "compiled files partitions generative",
     "sampling": "compiled engine partitions network",
     "training": "files partitions generative inference network sampling",
     "checks": "partitions generative inference summary",  # never what they judge
@@ -146,6 +146,28 @@ def test_dangers_are_seen(source: str, n: int) -> None:
 @each_file
 def test_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def lengths(source: str) -> list[int]:
+    """Lines of the body of each function, without its docstring."""
+    functions = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+    bodies = [f.body[ast.get_docstring(f) is not None :] for f in functions]
+    return [(b[-1].end_lineno or 0) - b[0].lineno + 1 if b else 0 for b in bodies]
+
+
+def test_functions_are_short() -> None:
+    # Complexity is ruff's to watch (pyproject.toml); kernels are excepted from both.
+    files = [path.read_text(encoding="utf-8") for path in FILES if "kernels" not in path.stem]
+    found = sorted(n for source in files for n in lengths(source))
+    assert found[len(found) // 2] <= 8
+    assert found[len(found) * 9 // 10] <= 20
+    assert found[-1] <= 60
+
+
+def test_lengths_are_seen() -> None:
+    assert lengths("def f():\n    '''Says\n    it.'''\n    x = (\n        1)\n    return x") == [3]
+    assert lengths("def f():\n    'Says what.'") == [0]
+    assert lengths("class A:\n    def f(self):\n        return 1\n\n\n") == [1]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from ncp.generative.wishart import NormalInverseWishart
 from ncp.model import NCP, load_model
 from ncp.network.attention import Attention
 from ncp.network.checkpoint import FORMAT, Checkpoint, read, save_model, write
-from tests.small_models import spec
+from tests.small_models import spec, tabular
 
 CONFIG = spec(h=(4, 2, 4), g=(4, 2, 4), f=(4, 2))
 MIXTURE = Mixture(CRP(0.7), GaussianKnownVariance(2))
@@ -148,6 +148,15 @@ def lies() -> dict[str, tuple[dict[str, Tensor], Any]]:
         "a part too few": (good, header(model=model | {"g": None})),
         "no encoder": (good, header(model=model | {"encoder": "os.system"})),
         "an unknown encoder": (good, header(model=model | {"encoder": {"kind": "os.system"}})),
+        "a million points": (good, header(mixture=MIXTURE.to_dict() | {"sizes": [10**6, 10**6]})),
+        "points without end": (
+            good,
+            header(mixture=Mixture(CRP(0.7), GaussianKnownVariance(2, prior_sd=1e200)).to_dict()),
+        ),
+        "a step in words": (good, header(step="many")),
+        "no step": (good, header(step=None)),
+        "seconds without end": (good, header(seconds=float("inf"))),
+        "metrics that are none": (good, header(metrics=[1.0])),
         "no shape": (good, header(model=model | {"event_shape": None})),
         "a mixture in 3-D": (
             good,
@@ -192,6 +201,31 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
         (tmp_path / "c").write_bytes(good[:length])
         with pytest.raises(ValueError, match="Expected"):
             read(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reference": {"ranges": 3}},
+        {"reference": {"ranges": [{"rows": [1, 9]}]}},
+        {"reference": {"some": "thing"}},
+        {"transform": {"power": 1e308}},
+        {"transform": {"max_components": 10**12}},
+        {"sizes": [10**6, 10**6]},
+    ],
+    ids=repr,
+)
+def test_a_table_model_that_would_fail_in_use_does_not_load(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    model = tabular()
+    assert model.mixture is not None
+    named = {f"model.{name}": t.clone() for name, t in model.state_dict().items()}
+    told = {"format": FORMAT, "version": "0", "model": model.spec.to_dict()}
+    plain = model.mixture.to_dict()
+    load_model(put(tmp_path / "good", named, told | {"mixture": plain}))
+    with pytest.raises(ValueError, match="Expected"):
+        load_model(put(tmp_path / "bad", named, told | {"mixture": plain | change}))
 
 
 PLAIN = st.recursive(

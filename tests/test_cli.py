@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,6 +83,107 @@ def test_default_folder_and_formats(data: Path) -> None:
     assert len(json.loads((folder / "labels.json").read_text())) == 25
     assert run("cluster", data, *QUICK, "--no-report", "--format", "parquet", "-q") == 0
     assert len(pd.read_parquet(folder / "labels.parquet")) == 25
+
+
+def named_table(path: Path) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"who": [f"=p{i}" for i in range(9)], "cluster": "old"})
+    frame = frame.assign(a=rng.normal(size=9).round(3), b=rng.normal(size=9).round(3))
+    frame.to_csv(path, index=False)
+    return frame
+
+
+LABELS: dict[str, Callable[[str], pd.DataFrame]] = {
+    "csv": pd.read_csv,
+    "json": pd.read_json,
+    "jsonl": lambda path: pd.read_json(path, lines=True),
+    "parquet": pd.read_parquet,
+    "feather": pd.read_feather,
+    "xlsx": pd.read_excel,
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_know_their_rows(kind: str, tmp_path: Path) -> None:
+    frame = named_table(tmp_path / "named.csv")
+    how = ("cluster", "named.csv", *QUICK, "--no-report", "-q", "--format", kind, "--out", "here")
+    assert run(*how) == 0
+    labels = LABELS[kind](f"here/labels.{kind}")
+    assert list(labels.columns) == ["row", "who", "cluster", "confidence"]
+    assert list(labels["row"]) == list(range(1, 10))
+    assert list(labels["who"]) == list(frame["who"])  # none of them a formula
+    assert set(labels["cluster"]) >= {0}
+    assert run(*how, "--append") == 0
+    labels = LABELS[kind](f"here/labels.{kind}")
+    names = ["row", "who", "cluster (input)", "a", "b", "cluster", "confidence"]
+    assert list(labels.columns) == names
+    np.testing.assert_allclose(labels["b"].astype(float), frame["b"])
+    assert run("cluster", f"here/labels.{kind}", *QUICK, "--no-report", "-q", "--out", "again") == 0
+
+
+def test_a_bomb_among_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_tables(tmp_path, 2)
+    (tmp_path / "f5.csv").write_bytes(gzip.compress(b"1,2\n" * 10**7))
+    assert run("cluster", "f*.csv", *QUICK, "--no-report", "--max-memory", 0.1) == cli.SOME_FAILED
+    assert files(Path("ncp-output")) == {"f0", "f1"}
+    error = capsys.readouterr().err
+    assert error.startswith("ncp: f5.csv: ")
+    assert "--max-memory" in error
+
+
+def test_commas_through_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "us.csv").write_text('a,b\n"1,234",7\n"2,500",8\n"1,001",9\n')
+    how = ("cluster", "us.csv", *QUICK, "--no-report", "-q", "--out", "us")
+    assert run(*how) == cli.BAD_INPUT
+    assert "--decimal , or --thousands ," in capsys.readouterr().err
+    assert run(*how, "--thousands", ",") == 0
+    first = Path("us/summary.json").stat().st_mtime_ns
+    assert run(*how, "--thousands", ",", "--resume") == 0
+    assert Path("us/summary.json").stat().st_mtime_ns == first
+    assert run(*how, "--decimal", ",", "--resume") == 0  # another table, so not the same result
+    assert Path("us/summary.json").stat().st_mtime_ns > first
+
+
+@pytest.mark.parametrize("name", ["...csv", "..csv", ".gz", "....csv", "a/../..csv"])
+def test_names_that_lead_elsewhere(name: str, tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    for path in (tmp_path / "in" / name, tmp_path / "in" / ".csv"):
+        path.write_text("a,b\n1,2\n3,4\n")
+    before = {path for path in tmp_path.rglob("*") if "in" in path.relative_to(tmp_path).parts}
+    sources = (f"in/{name}", "in/.csv")
+    assert run("cluster", *sources, *QUICK, "--no-report", "-q", "--out", "down/out") == 0
+    out = tmp_path / "down" / "out"
+    assert len(list(out.iterdir())) == 2
+    assert set(tmp_path.rglob("*")) == before | {tmp_path / "down", *tmp_path.glob("down/**/*")}
+    assert [path.name for path in (tmp_path / "down").iterdir()] == ["out"]
+
+
+def test_a_run_that_another_one_overtook(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ("cluster", data, *QUICK, "--no-report", "--out", "here")
+    assert run(*how, "-q") == 0
+    from ncp.clustering.cluster import cluster_many as real
+
+    def slowly(*given: Any, **how: Any) -> Any:
+        os.utime("here/summary.json", (1, 1))  # another run
+        return real(*given, **how)
+
+    monkeypatch.setattr(batch, "cluster_many", slowly)
+    assert run(*how) == 0
+    assert "another run wrote here meanwhile" in capsys.readouterr().err
+
+
+def test_a_file_in_the_way_is_not_overwritten(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "cluster_many", lambda *_, **__: pytest.fail("sampled"))
+    Path("labels.csv").write_text("a,b\n1,2\n3,4\n")
+    assert run("cluster", "labels.csv", "--out", ".") == cli.BAD_INPUT
+    assert "was not written by ncp" in capsys.readouterr().err
+    assert Path("labels.csv").read_text() == "a,b\n1,2\n3,4\n"
 
 
 def test_seed_decides(data: Path) -> None:
@@ -326,7 +431,7 @@ def test_units_and_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("models") == 0
-    assert "any numeric table" in capsys.readouterr().out
+    assert "any table: numbers" in capsys.readouterr().out
     assert run("models", "--json") == 0
     assert [card["name"] for card in json.loads(capsys.readouterr().out)] == [
         "tabular",

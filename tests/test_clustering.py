@@ -14,8 +14,8 @@ import torch
 
 from ncp import NCP
 from ncp.clustering import prepare as preparing
-from ncp.clustering.cluster import KEPT_SAMPLES, cluster, cluster_many
-from ncp.clustering.prepare import Range, Settings, as_rows, prepare
+from ncp.clustering.cluster import cluster, cluster_many
+from ncp.clustering.prepare import Range, Settings, as_columns, as_rows, prepare
 from tests.small_models import gaussian, tabular
 
 
@@ -44,7 +44,7 @@ def test_settings_are_chosen_for_the_model(plane: NCP) -> None:
     table = tabular()
     assert table.mixture is not None
     chosen = Settings().for_model(table)
-    assert (chosen.n_samples, chosen.orders, chosen.estimate) == (50, 10, "pear")
+    assert (chosen.n_samples, chosen.orders, chosen.estimate) == (400, 16, "pear")
     assert chosen.max_points == table.mixture.sizes[1]
     said = Settings(n_samples=7, orders="each", estimate="binder", max_points=9)
     assert said.for_model(table) == said
@@ -182,23 +182,16 @@ def test_columns_of_data_frames(plane: NCP) -> None:
         }
     )
     expected = [[1, 1.5, 1], [np.nan, 2.5, 0], [3, np.nan, 1], [4, 4, 1]]
-    np.testing.assert_array_equal(as_rows(frame), expected)
+    np.testing.assert_array_equal(as_columns(frame, Settings()).as_numbers().values, expected)
     np.testing.assert_array_equal(as_rows(frame["whole"]), np.array(expected)[:, :1])
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        pd.Series(["a", "b"]),
-        pd.Series(pd.to_datetime(["2020-01-01", "2021-01-01"])),
-        pd.Series(pd.to_timedelta([1, 2], unit="D")),
-        pd.Series([1, 2], dtype="category"),
-    ],
-    ids=lambda bad: str(bad.dtype),
-)
-def test_columns_that_are_no_numbers_are_named(plane: NCP, bad: pd.Series) -> None:
-    with pytest.raises(ValueError, match=r"numbers but column 'odd' is of type.*drop or encode"):
-        cluster(pd.DataFrame({"fine": [1.0, 2.0], "odd": bad}), plane)
+def test_text_is_left_out_for_models_of_numbers(plane: NCP, x: np.ndarray) -> None:
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "kind": ["red", "blue"] * (len(x) // 2)})
+    found = cluster(frame, plane, n_samples=20, seed=0)
+    assert found.columns == ("a", "b")
+    assert "Columns that are not numeric were left out: kind." in found.notes
+    np.testing.assert_array_equal(found.table, x)
 
 
 def test_new_rows_by_the_names_of_their_columns(plane: NCP, x: np.ndarray) -> None:
@@ -264,7 +257,7 @@ def test_large_tables(plane: NCP, seed: int) -> None:
     found = cluster(x, plane, n_samples=40, max_points=50, seed=1)
     assert found.is_partial
     assert found.posterior.n_points == len(found.index) == 50
-    assert found.samples.shape == (KEPT_SAMPLES, 500)
+    assert found.samples.shape == (40, 500)
     assert found.samples.dtype == np.int16
     assert found.samples.min() >= 0
     np.testing.assert_array_equal(found.labels[found.index], found.summary.estimate.labels)
@@ -300,3 +293,12 @@ def test_what_it_says(plane: NCP, x: np.ndarray) -> None:
     assert sum(plain["posterior_of_k"].values()) == pytest.approx(1)
     assert sum(plain["sizes"]) == 30
     assert found.to_pandas().columns.tolist() == ["width", "height", "cluster", "confidence"]
+
+
+def test_a_model_of_two_columns_takes_the_two_that_are_numbers(plane: NCP, x: np.ndarray) -> None:
+    frame = pd.DataFrame(x, columns=["a", "b"]).assign(kind="text")
+    assert cluster(frame, plane, n_samples=20, seed=0).columns == ("a", "b")
+    with pytest.raises(ValueError, match="Expected 2 columns"):
+        cluster(frame[["a", "kind"]], plane)
+    with pytest.raises(ValueError, match="no numeric column and no categories"):
+        cluster(frame[["kind"]], tabular())

@@ -1,6 +1,8 @@
 """Constraints: closed and contradicted, and sampled exactly, against all partitions that obey."""
 
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,17 +13,17 @@ from torch import Tensor
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
-from ncp.inference.importance import Estimate, log_evidence
-from ncp.model import NCP
+from ncp.inference.importance import Estimate, effective_sample_size, log_evidence
+from ncp.model import NCP, load
 from ncp.network.network import Points
 from ncp.partitions import enumerate_partitions
-from ncp.posterior import Partitions
+from ncp.posterior import Partitions, pool
 from ncp.sampling.compiled_tree import CompiledTree
 from ncp.sampling.constraints import Constraints, constrain
 from ncp.sampling.keys import data_set_keys, numbered_orders
 from ncp.sampling.sample import Impossible
 from ncp.sampling.torch_tree import TorchTree
-from tests.small_models import spec
+from tests.small_models import gaussian, spec
 
 N = 7
 REPEATS, SAMPLES = 50, 400
@@ -98,10 +100,12 @@ def measure(drawn: Any, labels: np.ndarray) -> np.ndarray:
 
 
 @each_case
-@pytest.mark.parametrize("weights", [0, 1], ids=["sure", "unsure"])
-def test_samples_are_those_of_q_given_the_constraints(case: str, weights: int) -> None:
+@pytest.mark.parametrize("weights", ["sure", "unsure", "trained"])
+def test_samples_are_those_of_q_given_the_constraints(case: str, weights: str) -> None:
     """Total variation within Monte Carlo error, and the mean weight is P(constraints)."""
-    model, x, given = random_model(weights), data(), constrain(N, **CASES[case])
+    is_random = weights != "trained"
+    model = random_model(int(weights == "unsure")) if is_random else load("gaussian-2d")
+    x, given = data(), constrain(N, **CASES[case])
     exact = truth(model, x, given)
     many = [
         model.sample(x, SAMPLES, seed=seed, given=given, at_any_price=True)
@@ -279,6 +283,18 @@ def test_constrained_points_come_first() -> None:
     assert given.rules(np.array(order)).left.tolist() == [5, 4, 3, 2, 1, 1]
 
 
+@pytest.mark.parametrize("orders", [1, 8])
+def test_a_chain_of_links_apart_has_no_dead_end(orders: int) -> None:
+    """Two clusters in turns: rows that are not next to each other must not choose first."""
+    n = 40
+    rows = np.random.default_rng(0).permutation(n).tolist()
+    given = constrain(n, apart=list(pairwise(rows)), n_clusters=2)
+    x = torch.randn(n, 2, generator=torch.Generator().manual_seed(0))
+    drawn = random_model(1).sample(x, 64, orders=orders, given=given, at_any_price=True)
+    assert drawn.n_samples == 64
+    assert given.allow(drawn.labels).all()
+
+
 def test_obeying_is_seen() -> None:
     rows = enumerate_partitions(4).numpy()
     given = constrain(4, known=[3, -1, 3, -1], apart=[(0, 3)], at_least=3)
@@ -347,7 +363,9 @@ def test_one_improbable_link_is_named() -> None:
         model.sample(data(), 10, given=constrain(N, together=[(0, least)]))
     assert caught.value.point in (0, least)
     assert caught.value.log_probability < np.log(1e-12)
-    assert "row x" in caught.value.sentence(lambda _: "x")
+    given = constrain(N, together=[(0, least)], name=lambda _: "x")
+    with pytest.raises(Impossible, match="what was said about row x"):
+        model.sample(data(), 64, orders=8, given=given)  # whichever of the two comes first
 
 
 def together(model: NCP, i: int) -> float:
@@ -363,3 +381,33 @@ def test_constraints_must_fit_the_data() -> None:
         model.sample_many([data(), data()], 10, given=[constrain(N)])
     with pytest.raises(ValueError, match="or an engine, but got both"):
         model.sample_many([data()], 10, given=[constrain(N)], engine="processes")
+
+
+def test_runs_that_disagree_are_worth_little() -> None:
+    """Prefixes are exchanged on the way, so that draws of one order depend on each other."""
+    model, x = gaussian(), np.random.default_rng(0).normal(size=(9, 2))
+    given = constrain(9, n_clusters=8)
+    drawn = model.sample(x, 800, orders=8, seed=0, given=given, at_any_price=True)
+    assert drawn.runs is not None
+    assert set(drawn.runs.tolist()) == set(range(8))
+    assert drawn.log_weights is not None
+    assert drawn.ess < 0.5 * effective_sample_size(drawn.log_weights, drawn.counts)
+    free = model.sample(x, 800, orders=8, seed=0, given=constrain(9, together=[(0, 1)]))
+    assert free.ess > 100
+    assert free.runs is not None
+    assert replace(free, counts=free.counts).runs is free.runs
+
+
+def test_runs_outlast_a_file_and_a_pool(tmp_path: Path) -> None:
+    """Without them runs that disagree were "do not trust" before they were saved, "good" after."""
+    labels = np.repeat([[0, 0, 0], [0, 1, 1]], 100, axis=0)
+    none, runs = np.zeros(200), np.repeat(np.arange(2), 100)
+    drawn = Partitions(labels, np.ones(200, int), none, none, runs=runs)
+    assert drawn.ess == 1.0
+    drawn.save(tmp_path / "drawn.npz")
+    again = Partitions.load(tmp_path / "drawn.npz")
+    assert again.report == drawn.report
+    both = pool([drawn, drawn])
+    assert both.runs is not None
+    assert set(both.runs.tolist()) == {0, 1, 2, 3}
+    assert pool([drawn, replace(drawn, runs=None)]).runs is None

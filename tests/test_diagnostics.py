@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ncp.checks.accuracy import (
+    agreement,
     efficiency,
     k_mode_accuracy,
     nll_per_point,
@@ -140,6 +141,15 @@ def test_sbc_passes_the_exact_posterior(seed: int) -> None:
 @wrong
 def test_sbc_fails_a_wrong_posterior(trial: Trial, seed: int) -> None:
     assert not sbc(simulation(trial, seed, 500), MIXTURE, seed=seed).passed
+
+
+@pytest.mark.parametrize(("trial", "kept"), [(EXACT, 0), (WRONG["wide"], 1), (WRONG["narrow"], -1)])
+def test_the_right_posterior_keeps_what_it_promises(trial: Trial, kept: int, seed: int) -> None:
+    """A narrow one promises too much agreement with the truth, a wide one too little."""
+    promised, measured = agreement(simulation(trial, seed, 600)).T
+    error = (measured - promised).std() / np.sqrt(600)
+    z = (measured - promised).mean() / error
+    assert abs(z) < 3.5 if kept == 0 else kept * z > 3.5
 
 
 def test_sbc_of_log_joint_fails_a_posterior_that_forgot_the_data(seed: int) -> None:

@@ -9,11 +9,14 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import pytest
+
+import ncp
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,7 +53,10 @@ def empty_module(
     module = ModuleType(f"page_{re.sub(r'[^a-z]', '_', request.node.name.lower())}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     mpl.use("Agg")
+    known = dict(ncp.Likelihood.registry)
     yield module
+    ncp.Likelihood.registry.clear()  # two pages may define one class
+    ncp.Likelihood.registry.update(known)
     plt = sys.modules.get("matplotlib.pyplot")
     if plt is not None:
         plt.close("all")
@@ -153,7 +159,44 @@ def test_fences_are_recognised() -> None:
 
 
 def test_first_screen_of_the_readme() -> None:
-    code, commands_shown = (ROOT / "README.md").read_text(encoding="utf-8").split("```")[1:4:2]
-    lines = [line for line in code.splitlines()[1:] if line.strip()]
+    page = ROOT / "README.md"
+    code = blocks(page, "python")[0].text
+    lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) <= 8
-    assert [line.split()[1] for line in commands_shown.splitlines()[1:]] == ["demo", "test"]
+    first, clone = (block.text.splitlines() for block in blocks(page, "sh"))
+    assert first[0] == "pip install neural-clustering-process"
+    assert len(first) == 3
+    assert [line.split()[1] for line in clone] == ["demo", "test"]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=named)
+def test_pages_begin_with_what_they_are_for(page: Path) -> None:
+    title, text = page.read_text(encoding="utf-8").split("\n\n", 2)[:2]
+    assert title.startswith("# ")
+    assert text.startswith("This page ")
+
+
+def test_every_name_of_the_reference_exists() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for path, members in re.findall(
+        r"^::: (\S+)(?:\n +options:\n +members: \[(.*)\])?", text, re.M
+    ):
+        found = resolve_name(path)
+        assert not [name for name in members.split(", ") if name and not hasattr(found, name)], path
+
+
+def test_a_model_of_ones_own_is_the_same_everywhere() -> None:
+    paths = "docs/index.md", "docs/own-model.md", "examples/a_model_of_ones_own.py"
+    texts = [(ROOT / path).read_text(encoding="utf-8") for path in paths]
+    classes = {t.partition("class Sticks")[2].partition("_sd * noise")[0] for t in texts}
+    assert len(classes) == 1
+    assert "def sample_observations" in classes.pop()
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.search(r"^date-released: (\S+)$", citation, re.M)
+    assert released
+    assert f"\nversion: {ncp.__version__}\n" in citation
+    assert f"\n## {ncp.__version__} - {released[1]}\n" in changes

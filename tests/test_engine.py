@@ -283,6 +283,9 @@ def test_a_process_that_is_killed(model: NCP, xs: list[np.ndarray], monkeypatch:
         seen.append(number)
         assert same(samples, expected[number])
     assert sorted(seen) == list(range(len(xs)))
+    patience = time.monotonic() + 20  # a broken pool is cleared away by a thread of its own
+    while multiprocessing.active_children() and time.monotonic() < patience:
+        time.sleep(0.1)
     assert multiprocessing.active_children() == []
 
 

@@ -78,8 +78,19 @@ def test_probabilities_of_new_points(model: NCP, x: np.ndarray) -> None:
     p = fitted.predict_proba(x[:7] + 0.1)
     assert p.shape == (7, fitted.n_clusters_ + 1)
     np.testing.assert_allclose(p.sum(1), 1)
-    np.testing.assert_array_equal(fitted.predict(x[:7] + 0.1), p.argmax(1))
+    expected = np.where(p.argmax(1) == fitted.n_clusters_, -1, p.argmax(1))
+    np.testing.assert_array_equal(fitted.predict(x[:7] + 0.1), expected)
     np.testing.assert_allclose(fitted.predict_proba(x[3:4] + 0.1)[0], p[3], atol=1e-5)
+
+
+def test_rows_that_fit_no_cluster_are_minus_one(
+    model: NCP, x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = NCPClusterer(model, n_samples=20, random_state=0).fit(x)
+    chances = np.zeros((2, fitted.n_clusters_ + 1))
+    chances[0, 0] = chances[1, -1] = 1.0
+    monkeypatch.setattr(NCPClusterer, "predict_proba", lambda *_: chances)
+    assert fitted.predict(x[:2]).tolist() == [0, -1]
 
 
 def test_seeds_reproduce(model: NCP, x: np.ndarray) -> None:
@@ -130,10 +141,11 @@ def test_missing_values_are_filled_in_or_left_out(
         fitted.predict(x)
 
 
-def test_dates_are_no_numbers(model: NCP) -> None:
-    frame = pd.DataFrame({"when": pd.date_range("2020-01-01", periods=20)})
-    with pytest.raises(ValueError, match="column 'when'"):
-        NCPClusterer(model, n_samples=20).fit(frame)
+def test_dates_are_days(model: NCP) -> None:
+    days = pd.date_range("2020-01-01", periods=20)
+    frame = pd.DataFrame({"when": days, "size": np.arange(20) % 7 * 0.5})
+    fitted = NCPClusterer(model, n_samples=20, random_state=0).fit(frame)
+    np.testing.assert_array_equal(np.diff(fitted.clustering_.table[:, 0]), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from ncp.files import temporary_name
 from ncp.model import load_model
 from ncp.network.checkpoint import read
 from ncp.network.network import Network
@@ -192,6 +193,16 @@ def test_good_checkpoints_outlive_any_number_of_newer_spoilt_ones(
     train(tiny(steps=8), directory, progress=False, resume=True, seconds=0.0)
     assert newest(directory) == 6
     read(checkpoints(directory)[-1])
+
+
+def test_resuming_removes_what_was_torn_and_nothing_else(half: tuple[Path, Network]) -> None:
+    directory, _ = half
+    torn = [temporary_name(name) for name in ("log.jsonl", "checkpoint-00000009.safetensors")]
+    for name in (*torn, ".log.jsonl.mine", ".old.safetensors.bak"):
+        (directory / name).write_bytes(b"")
+    train(tiny(steps=8), directory, progress=False, resume=True)
+    left = sorted(path.name for path in directory.glob(".*"))
+    assert left == [".log.jsonl.mine", ".old.safetensors.bak"]
 
 
 def test_no_good_checkpoint_is_a_clear_error_that_touches_nothing(

@@ -18,9 +18,10 @@ from ncp.generative.priors import CRP, MixtureOfFiniteMixtures, PitmanYor, Poiss
 from ncp.generative.wishart import NormalInverseWishart
 from ncp.inference import exact
 from ncp.inference import finish as finishing
-from ncp.inference.finish import Finish, Goal, finish, stays
+from ncp.inference.finish import ExactDraws, Finish, Goal, finish, stays
 from ncp.partitions import enumerate_partitions
 from ncp.posterior import Partitions
+from ncp.sampling.constraints import constrain
 from ncp.summary.similarity import similarity
 from tests.small_models import gaussian, small
 
@@ -77,6 +78,64 @@ def test_few_points_are_enumerated(seed: int) -> None:
     )
     found = similarity(draws.labels, draws.counts)
     np.testing.assert_allclose(found, truth(x, MIXTURE), atol=0.02)
+
+
+NOTHING = ExactDraws(np.empty((0, 12), int), np.empty(0, int), Finish("chains", True, 0.0))
+
+
+@pytest.mark.parametrize("method", ["enumeration", "chains"])
+def test_draws_that_obey_are_exact_given_what_is_known(
+    method: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if method == "chains":
+        monkeypatch.setattr(finishing, "FEW_POINTS", 0)
+    x, known = np.array([[0.0], [1.0], [2.5], [4.0], [5.0], [0.4]]), constrain(6, apart=[(0, 3)])
+    draws = finish(x, MIXTURE, *one_cluster(6), n_samples=4000, seed=seed, allow=known.allow)
+    assert draws.finish.method == method
+    every = exact.posterior(x, MIXTURE)
+    p = np.exp(every.log_prob) * known.allow(every.labels)
+    assert known.allow(draws.labels).all()
+    error = similarity(draws.labels, draws.counts) - similarity(every.labels, p / p.sum())
+    assert np.abs(error).max() < 4.5 * 0.5 / np.sqrt(draws.finish.ess)
+    if method == "enumeration":
+        known_of = every.log_evidence + np.log(p.sum())
+        assert draws.finish.log_evidence == pytest.approx(known_of)
+
+
+def test_chains_of_which_few_obey_give_nothing(seed: int) -> None:
+    x, known = np.linspace(0.0, 3.0, 12)[:, None], constrain(12, n_clusters=12)
+    draws = finish(x, MIXTURE, *one_cluster(12), seed=seed, allow=known.allow)
+    assert len(draws.labels) == len(draws.counts) == 0
+
+
+def test_chains_go_on_until_enough_obey(seed: int) -> None:
+    """They stopped at 400 draws of which few obeyed, and were called converged."""
+    rng = np.random.default_rng(seed)
+    x = np.concatenate([rng.normal(0.0, 1.0, 6), rng.normal(3.0, 1.0, 6)])[:, None]
+    free = finish(x, MIXTURE, *one_cluster(12), n_samples=2000, seed=seed)
+    k = free.labels.max(1) + 1
+    rare = min(set(k.tolist()), key=lambda one: abs(free.counts[k == one].sum() / 2000 - 0.2))
+    known = constrain(12, n_clusters=rare)
+    how = finish(x, MIXTURE, *one_cluster(12), seed=seed, allow=known.allow).finish
+    assert how.converged == (how.ess >= Goal().min_ess)
+    assert how.ess >= Goal().min_ess
+    goal = Goal(time_limit=1e-6)
+    short = finish(x, MIXTURE, *one_cluster(12), goal=goal, seed=seed, allow=known.allow)
+    assert not short.finish.converged
+
+
+def test_weights_that_are_usable_stay_where_chains_do_not_obey(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ncp.posterior.finish", lambda *_, **__: NOTHING)
+    monkeypatch.setattr("ncp.inference.importance.Report.verdict", "usable")
+    x, known = data(MIXTURE, 12, 0), constrain(12, together=[(0, 1)])
+    none = np.zeros(2)
+    monkeypatch.setattr("ncp.posterior.WORTH", 2.0)  # weights are never enough
+    drawn = Partitions(np.eye(2, 12, 11, dtype=int), np.array([90, 9]), none, none, x=x)
+    goal = Goal(min_ess=1e9)
+    found = drawn.exact(MIXTURE, goal=goal, allow=known.allow)
+    assert found.log_weights is not None
 
 
 def test_a_density_is_enough(seed: int) -> None:

@@ -69,6 +69,9 @@ while True:
     assert "summary.json" not in seen or seen in (before, B), number
     if fault == "full" and seen == before:
         assert leftovers(base) == [], (number, leftovers(base))
+    if number % 2 and "summary.json" in seen:  # a resumed batch finds it whole, and writes nothing
+        folder.tidy_folder(out)
+        assert (visible(out), leftovers(base)) == (seen, []), (number, leftovers(base))
     folder.replace_folder(out, C)
     assert visible(out) == C, number
     assert leftovers(base) == [], (number, leftovers(base))
@@ -89,7 +92,7 @@ FOREIGN = {
 def result(mark: str, kind: str, report: bool = False) -> dict[str, bytes]:
     names = [f"labels.{kind}", "samples.npz", *(["report.html"] if report else [])]
     files = {name: f"{mark} {name}".encode() for name in names}
-    summary = {"mark": mark, "files": [*names, "summary.json"]}
+    summary = {"mark": mark, "files": [*names, "summary.json"], "inputs": {"sha256": "0"}}
     return files | {"summary.json": json.dumps(summary).encode()}
 
 
@@ -174,13 +177,23 @@ def test_a_summary_from_a_stranger_names_nothing_outside(tmp_path: Path, listed:
     out = tmp_path / "out"
     out.mkdir()
     (tmp_path / "precious").write_text("mine")
-    (out / "summary.json").write_text(json.dumps({"files": listed}))
+    summary = {"files": listed, "inputs": {"sha256": "0"}}
+    (out / "summary.json").write_text(json.dumps(summary))
     if isinstance(listed, list):
         replace_folder(out, result("a", "csv"))
     else:
         with pytest.raises(ValueError, match="was not written by ncp"):
             replace_folder(out, result("a", "csv"))
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_summary_of_another_program_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")  # was deleted once
+    for others in ({"files": ["thesis.txt"]}, {"files": ["thesis.txt"], "inputs": ["a.csv"]}):
+        (tmp_path / "summary.json").write_text(json.dumps(others))
+        with pytest.raises(ValueError, match="was not written by ncp"):
+            replace_folder(tmp_path, result("a", "csv"))
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
 def test_a_lock_file_from_a_stranger_removes_nothing(tmp_path: Path) -> None:

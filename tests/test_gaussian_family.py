@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,23 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from ncp.checks.exact import ExactComparison, exact_comparison, last_point_tv
+from ncp.checks.family import in_dimension, made_exact
+from ncp.checks.geweke import geweke
+from ncp.checks.simulation import simulate
 from ncp.generative.gaussian_family import GaussianFamily, SphericalWisharts, standardise
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import Batch, model_from_dict
 from ncp.generative.priors import CRP
 from ncp.inference.exact import exact_similarity, last_conditional, posterior
+from ncp.inference.finish import Goal
+from ncp.model import load
 from ncp.partitions import enumerate_partitions, is_canonical
 from ncp.training.data import hard_examples
+from ncp.training.loop import train
+from ncp.training.recipe import Recipe
 from ncp.training.targets import tail_targets
+from tests.small_models import small
 
 FAMILY = GaussianFamily(sizes=(5, 40))
 KNOWN = math.inf
@@ -387,3 +397,106 @@ def test_spec_round_trip() -> None:
     assert model_from_dict(spec) == family
     assert family.event_shape == (10,)
     assert (family.is_conjugate, family.has_density) == (True, False)
+
+
+# --- the rest of the house -----------------------------------------------------------------------
+
+
+def exact_log_prob(x: Tensor, labels: Tensor) -> Tensor:
+    """log p(c | x) for what a network sees: one data set, or one for each row of labels."""
+    if x.ndim == 3:
+        return torch.stack([exact_log_prob(a, b) for a, b in zip(x, labels, strict=True)])
+    joint = FAMILY.log_joint(x, enumerate_partitions(len(x)))
+    return FAMILY.log_joint(x, labels) - joint.logsumexp(0)
+
+
+NEAR = GaussianFamily(max_dim=2, ratio=(1.5, 2.5))  # clusters overlap: there is something to err in
+
+
+def exact_sampler(shift: float = 0.0) -> Any:
+    """Draws from p(c | x), or from p(c | x) exp(shift K): too many clusters."""
+
+    def sample_many(datasets: Any, n_samples: int, seed: int) -> list[tuple[Any, Any]]:
+        rows = enumerate_partitions(len(datasets[0]))
+        k = rows.amax(1) + 1.0
+        p = [(NEAR.log_joint(x, rows) + shift * k).softmax(0).numpy() for x in datasets]
+        return [(rows.numpy(), weights) for weights in p]
+
+    return sample_many
+
+
+def test_checks_know_the_family() -> None:
+    for check, n in ((exact_comparison, 5), (last_point_tv, 5)):
+        found = check(exact_log_prob, FAMILY, n_datasets=12, n_points=n)
+        values = found.tv.values if isinstance(found, ExactComparison) else found.values
+        assert float(values.max()) < 1e-6
+        flat = check(lambda x, c: 0.3 * exact_log_prob(x, c), FAMILY, n_datasets=12, n_points=n)
+        values = flat.tv.values if isinstance(flat, ExactComparison) else flat.values
+        assert float(values.mean()) > 0.01
+
+
+@pytest.mark.parametrize(("shift", "passes"), [(0.0, True), (1.0, False)])
+def test_geweke_knows_the_family(shift: float, passes: bool) -> None:
+    found = geweke(exact_sampler(shift), NEAR, n_chains=300, n_rounds=3, n_points=4)
+    assert found.passed is passes
+
+
+def test_a_network_is_trained_on_the_family(tmp_path: Path) -> None:
+    network = {
+        "encoder": {"kind": "MLPEncoder", "width": 16, "depth": 2, "out": 16},
+        "attention": {"blocks": 1, "width": 8, "codes": 4, "rbf_octaves": 3, "coordinates": 3},
+        "g": {"width": 16, "depth": 2, "out": 16},
+        "f": {"width": 16, "depth": 2},
+    }
+    phase: dict[str, float] = {
+        "steps": 6,
+        "points_per_step": 120,
+        "rao_blackwell": 2,
+        "exact_up_to": 6,
+    }
+    phase |= {"hard_examples": 0.5, "exact_sizes": 0.5, "pairwise": 1.0, "warmup": 1}
+    family = GaussianFamily(max_dim=3, sizes=(4, 12))
+    recipe = Recipe.from_dict(
+        {
+            "name": "family",
+            "generative": family.to_dict(),
+            "network": network,
+            "phase": [phase],
+            "validate_every": 6,
+        }
+    )
+    train(recipe, tmp_path, progress=False)
+    model = load(tmp_path / "family.safetensors")
+    assert model.mixture == family
+    x = family.sample(1, 12).x[0]
+    drawn = model.sample(x, 50, seed=0)
+    weighted = drawn.reweight(family)
+    known, points = family.unpack(x)
+    again = drawn.reweight(known, points)
+    assert weighted.log_weights is not None
+    assert again.log_weights is not None
+    np.testing.assert_allclose(weighted.log_weights, again.log_weights, rtol=1e-5, atol=1e-4)
+
+
+# -- checks of what users get ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_points", [6, 9])
+def test_draws_are_made_exact(n_points: int, seed: int) -> None:
+    """Of a network that knows nothing: an enumeration of six points, chains of nine."""
+    family = in_dimension(FAMILY, 2)
+    model = small(family)
+    drawn = simulate(
+        model.sample_many, family, n_datasets=4, n_points=n_points, n_samples=400, seed=seed
+    )
+    exact, share = made_exact(drawn, family, goal=Goal(min_ess=300.0, time_limit=60.0), seed=seed)
+    assert share == 1.0
+    for x, found in zip(exact.x, exact.draws, strict=True):
+        mixture, points = family.unpack(x)
+        truth = posterior(points.numpy(), mixture)
+        mean_k = float(np.exp(truth.log_prob) @ (truth.labels.max(axis=1) + 1))
+        spread = float(np.exp(truth.log_prob) @ (truth.labels.max(axis=1) + 1) ** 2) - mean_k**2
+        error = 5 * math.sqrt(spread / 300 + 1e-6)
+        assert float(found.weights @ (found.labels.max(axis=1) + 1)) == pytest.approx(
+            mean_k, abs=error
+        )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import gammaln
 
 from ncp.generative.gaussian import GaussianKnownVariance
@@ -20,9 +21,11 @@ from ncp.inference.importance import (
     influence,
     log_evidence,
     pareto_smooth,
+    pooled_ess,
     resample_counts,
+    some_pairs,
 )
-from ncp.partitions import enumerate_partitions
+from ncp.partitions import canonical, enumerate_partitions
 from ncp.posterior import Partitions, resample, reweight
 
 X = np.array([-3.0, -2.2, -1.0, 0.2, 0.9, 2.0, 3.1, 4.5])
@@ -424,3 +427,45 @@ def test_weights_that_are_not_trusted_give_a_lower_bound() -> None:
     assert "log evidence at least about" in repr(diagnose(lw))
     assert "log evidence at least about" in repr(diagnose(np.zeros(1000), in_range=False))
     assert diagnose(np.zeros(1000), in_range=False).verdict.endswith("outside the trained range")
+
+
+def in_runs(labels: np.ndarray, runs: np.ndarray) -> Partitions:
+    n = len(labels)
+    rows = canonical(torch.from_numpy(labels)).numpy()
+    return Partitions(rows, np.ones(n, int), np.zeros(n), np.zeros(n), runs=runs)
+
+
+@pytest.mark.parametrize("n_runs", [2, 8])
+def test_independent_draws_of_runs_are_worth_their_number(n_runs: int, seed: int) -> None:
+    """The worst of many pairs said 285 of 1,000 with eight runs."""
+    rng = np.random.default_rng(seed)
+    for n_clusters in (2, 3, 10):
+        labels = rng.integers(n_clusters, size=(1000, 40))
+        drawn = in_runs(labels, np.arange(1000) % n_runs)
+        assert drawn.ess > 700
+        assert drawn._ess_of_runs() < 1400
+
+
+def test_runs_that_repeat_themselves_are_worth_one_draw_each(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(rng.integers(3, size=(8, 40)), 125, axis=0)
+    runs = np.repeat(np.arange(8), 125)
+    assert 4 < in_runs(labels, runs).ess < 12
+    labels[:, 20:] = rng.integers(3, size=(1000, 20))  # they disagree on half of the points
+    assert in_runs(labels, runs).ess < 50
+
+
+def test_pairs_of_many_points_are_few() -> None:
+    i, j = some_pairs(100_000, np.random.default_rng(0), 300)
+    assert len(i) == len(j) == 300
+    assert (i != j).all()
+    assert min(i.min(), j.min()) >= 0
+    assert max(i.max(), j.max()) < 100_000
+    assert len(some_pairs(5, np.random.default_rng(0))[0]) == 10
+
+
+def test_runs_of_different_weights_are_worth_little() -> None:
+    """Eight clusters of nine points: runs agreed on pairs, one had most of the weight."""
+    means = np.full((8, 10), 0.5) + 1e-6 * np.arange(8)[:, None]
+    assert pooled_ess(means, np.ones(8)) > 1e6
+    assert pooled_ess(means, np.array([4.0, 1, 1, 1, 1, 0.5, 0.5, 0.5])) < 20

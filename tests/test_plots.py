@@ -150,17 +150,6 @@ def test_similarity_is_ordered_by_cluster(ax: Axes) -> None:
     np.testing.assert_array_equal(shown[:3, 3:], 0)
 
 
-def test_pair_plot_takes_the_columns_that_matter(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    labels = np.arange(60) % 2
-    x = rng.normal(size=(60, 6))
-    x[:, 4] += 9 * labels
-    figure = plots.pair_plot(x, labels, names=list("abcdef"))
-    assert len(figure.axes) == 16
-    assert "e" in {ax.get_xlabel() for ax in figure.axes}
-    assert len(plots.pair_plot(x[:, :3], labels).axes) == 9
-
-
 def test_training_figure(tmp_path: Path) -> None:
     log = [
         {"step": s, "nll": 1 / s, "accuracy": 0.5, "permutation_variance": 1.0 / s}

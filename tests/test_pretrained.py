@@ -55,7 +55,7 @@ def test_card(weights: Path) -> None:
     assert card.sizes == (5, 60)
     assert card.steps == 3
     assert "GaussianKnownVariance(dim=2" in card.trained_on
-    assert card.quality == "held out nll 0.5"
+    assert card.quality == "held-out loss 0.5 a point"
     assert card.to_dict()["event_shape"] == [2]
     assert pretrained.card("tabular").trained_on == "random tables, 10 to 100 points"
     assert pretrained.card("tabular").quality == "not measured"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import io
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from ncp.output import readers
-from ncp.output.readers import expand, read_table
+from ncp.output.binary import Budget, load_arrow
+from ncp.output.readers import Marks, Table, expand, read_table
 
 
 def read(text: str | bytes, **more: object) -> tuple[list[list[float]], tuple[str, ...]]:
@@ -68,9 +73,9 @@ def test_commas_in_numbers(text: str, expected: list[list[float]]) -> None:
 @pytest.mark.parametrize("character", ["\x85", "\u2028", "\x0b", "\x0c", "\u00a0"])
 def test_only_ends_of_lines_end_rows(character: str) -> None:
     text = "name,a,b\n" + f"x{character}y,1,2\n" + "z,3,4\n" * 9
-    assert read(text)[0] == [[1, 2]] + [[3, 4]] * 9
+    assert read(text)[0] == [[0, 1, 2]] + [[1, 3, 4]] * 9
     if character == "\x85":
-        assert read(text.encode("latin-1"))[0] == [[1, 2]] + [[3, 4]] * 9
+        assert read(text.encode("latin-1"))[0] == [[0, 1, 2]] + [[1, 3, 4]] * 9
 
 
 def test_a_blank_line_of_one_column_is_a_missing_value() -> None:
@@ -104,14 +109,11 @@ def test_columns_by_name_and_number() -> None:
         read(text, columns=["c"])
 
 
-def test_one_hot() -> None:
-    values, names = read("a,c\n1,x\n3,y\n", one_hot=["c"])
-    assert names == ("a", "c=x", "c=y")
-    assert values == [[1, 1, 0], [3, 0, 1]]
-    values, names = read("a,b,c\n1,5,x\n3,6,\n", columns=["a"], one_hot=["c"])
-    assert (values, names) == ([[1, 1], [3, 0]], ("a", "c=x"))
-    with pytest.raises(ValueError, match="without columns to one-hot"):
-        read(_npy(np.zeros((3, 2))), one_hot=["c"])
+def test_kinds_by_name() -> None:
+    values, names = read("a,c\n1,x\n3,y\n", categorical=["c"])
+    assert (values, names) == ([[1, 0], [3, 1]], ("a", "c"))
+    with pytest.raises(ValueError, match="without names of columns"):
+        read(_npy(np.zeros((3, 2))), categorical=["c"])
 
 
 def test_a_column_that_numbers_the_rows_is_left_out() -> None:
@@ -166,7 +168,7 @@ def _npy(array: np.ndarray) -> bytes:
         (bytes(range(256)) * 9, "binary file"),
         (b"\x01\x02\x03\x04" * 99, "binary file"),
         (b"a,b\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
-        (b"name,city\nx,y\n", "no numeric column"),
+        (b"name,city\nx,y\nz,w\n", "no numeric column"),
         (b"a,b\ncm,kg\nx,y\n", "e.g., 'cm'"),
         (b"a,b\n1," + b"2" * 200_000 + b"\n", "field larger than field limit"),
         (b"a,b\n1,2\ninf,4\n", "infinite value in row 2, column 'a'"),
@@ -187,13 +189,224 @@ def test_bad_files_are_explained(content: bytes, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_parquet_file_that_unpacks_too_far(monkeypatch: pytest.MonkeyPatch) -> None:
+# -- commas ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"1,234",0.500\n"2,500",1.125\n', [[1234, 0.5], [2500, 1.125]]),
+        ('a,b\n"1,234",0.500\n"2,500",1.125\n', [[1234, 0.5], [2500, 1.125]]),
+        ('a,b\n"1,234",12.5\n"-2,500",1e-3\n', [[1234, 12.5], [-2500, 0.001]]),
+        ('a\n"1,234"\n"12"\n', [[1234], [12]]),
+        # the witness stands in line 80
+        ("a,b\n" + '"1,234.5",7\n' * 80 + '"1,235",0.5\n', [[1234.5, 7]] * 80 + [[1235, 0.5]]),
+        ("a;b\n0,5;1.234\n1,5;2.500\n", [[0.5, 1234], [1.5, 2500]]),
+        ('a,b\n"0,5",0.25\n"1,5",2.5\n', [[0.5, 0.25], [1.5, 2.5]]),
+    ],
+)
+def test_the_file_says_what_commas_mean(text: str, expected: list[list[float]]) -> None:
+    assert read(text)[0] == expected
+
+
+AMBIGUOUS = [
+    'a,b\n"1,234",7\n"2,500",8\n',
+    "1,234;2,500\n3,125;1,875\n",
+    'a,b\n"1,234",1.125\n"2,500",2.375\n',
+    'a\n"1,234"\n"56789"\n',
+]
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS)
+def test_commas_that_may_mean_either_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--decimal , or --thousands ,"):
+        read(text)
+    decimal = read(text, marks=Marks(decimal=","))[0]
+    thousands = read(text, marks=Marks(thousands=","))[0]
+    assert decimal[0][0] == 1.234
+    assert thousands[0][0] == 1234
+    assert read(text, marks=Marks(decimal="."))[0] == thousands
+    assert read(text, marks=Marks(thousands="."))[0] == decimal
+
+
+def test_marks_that_contradict_each_other_are_refused() -> None:
+    for text in ('a,b\n"1,5","1,234,567"\n', 'a,b,c\n"1,5",2.25,"1,234"\n'):
+        with pytest.raises(ValueError, match="say which with --decimal and --thousands"):
+            read(text)
+    assert read("a;b\n1'234;5\n12;6\n", marks=Marks(thousands="'"))[0] == [[1234, 5], [12, 6]]
+    for wrong in ({"decimal": ";"}, {"thousands": "x"}, {"decimal": ",", "thousands": ","}):
+        with pytest.raises(ValueError, match="Expected"):
+            Marks(**wrong)
+
+
+# -- names of rows ---------------------------------------------------------------------------------
+
+
+def identifiers(table: Table) -> list[str]:
+    return [] if table.rows is None else list(table.rows.columns)
+
+
+def parquet(frame: pd.DataFrame, **how: Any) -> bytes:
     buffer = io.BytesIO()
-    pd.DataFrame({"a": np.zeros(1000)}).to_parquet(buffer)
-    assert len(read(buffer.getvalue())[0]) == 1000
-    monkeypatch.setattr(readers, "LARGEST", 7999)
-    with pytest.raises(ValueError, match=r"1,000 rows of 1 column"):
-        read(buffer.getvalue())
+    frame.to_parquet(buffer, **how)
+    return buffer.getvalue()
+
+
+def test_names_of_rows_go_along() -> None:
+    text = "id,who,kind,a\n" + "".join(f"{7 * i},p{i},x,{i * i}\n" for i in range(9))
+    table = read_table("some.csv", text.encode())
+    assert table.columns == ("a",)
+    assert identifiers(table) == ["id", "who"]
+    assert table.row_names == tuple(str(7 * i) for i in range(9))
+    whole = read_table("some.csv", text.encode(), append=True)
+    assert identifiers(whole) == ["id", "who", "kind", "a"]
+    assert whole.row_names == table.row_names
+    assert read_table("some.csv", b"a,b\n1,2\n3,4\n").rows is None
+
+
+def test_an_index_of_a_parquet_file_names_the_rows() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0, 4.0]}, index=pd.Index([5, 3, 9], name="plot"))
+    table = read_table("some.parquet", parquet(frame))
+    assert table.columns == ("a",)
+    assert identifiers(table) == ["plot"]
+    assert table.row_names == ("5", "3", "9")
+    assert "'plot' only names the rows" in table.notes[0]
+    assert read(parquet(frame), columns=["plot", "a"])[0] == [[5, 1], [3, 2], [9, 4]]
+    unnamed = frame.rename_axis(None).set_axis(["x", "y", "z"])
+    assert read_table("some.parquet", parquet(unnamed)).row_names == ("x", "y", "z")
+    clash = frame.rename_axis("a")
+    assert identifiers(read_table("some.parquet", parquet(clash))) == ["a (index)"]
+
+
+@pytest.mark.parametrize("kind", ["text", "int64", "uint64", "json"])
+def test_whole_numbers_beyond_floats_are_names(kind: str) -> None:
+    numbers = [2**53 + 1 + i // 2 for i in range(6)]
+    if kind == "text":
+        content = ("tag,a\n" + "".join(f"{n},{i}.5\n" for i, n in enumerate(numbers))).encode()
+    elif kind == "json":
+        content = "\n".join(f'{{"tag": {n}, "a": {i}.5}}' for i, n in enumerate(numbers)).encode()
+    else:
+        content = parquet(pd.DataFrame({"tag": np.array(numbers, kind), "a": np.arange(6) + 0.5}))
+    table = read_table("some", content)
+    assert table.columns == ("a",)
+    assert "'tag' has whole numbers beyond 2^53" in table.notes[0]
+    assert table.row_names == tuple(map(str, numbers))  # to the last digit
+    large = b"a,b\n1e20,1.5\n3e20,2.5\n"
+    assert read_table("some.csv", large).columns == ("a", "b")
+
+
+# -- other kinds -----------------------------------------------------------------------------------
+
+
+def feather(frame: pd.DataFrame, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    frame.to_feather(buffer, **how)
+    return buffer.getvalue()
+
+
+def excel(frame: pd.DataFrame, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    frame.to_excel(buffer, index=False, **how)
+    return buffer.getvalue()
+
+
+def test_other_kinds() -> None:
+    frame = pd.DataFrame({"who": ["x", "y", "x"], "a": [1.5, np.nan, 2.0], "b": [3, 4, 5]})
+    lines = frame.to_json(orient="records", lines=True)
+    every = frame.to_json(orient="records")
+    assert isinstance(lines, str)
+    assert isinstance(every, str)
+    for content in (feather(frame), excel(frame), lines.encode(), every.encode(), parquet(frame)):
+        table = read_table("some", content)
+        assert table.columns == ("who", "a", "b")
+        assert table.levels == (("x", "y"), (), ())
+        expected = frame.assign(who=[0, 1, 0]).to_numpy(dtype=np.float64)
+        np.testing.assert_array_equal(table.values, expected)
+    bare = excel(frame[["b"]], header=False)
+    assert read(bare) == ([[3], [4], [5]], ("column 1",))
+
+
+def test_lists_in_a_parquet_file_are_left_out() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0], "lists": [[1, 2], [3]]})
+    for content in (parquet(frame), feather(frame)):
+        table = read_table("some", content)
+        assert table.columns == ("a",)
+        assert table.notes == ("Columns of lists and structures were left out: lists.",)
+
+
+# -- bombs -----------------------------------------------------------------------------------------
+
+
+def zeros(n: int) -> pd.DataFrame:
+    return pd.DataFrame({"a": np.zeros(n)})
+
+
+def many_bytes() -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, x=np.zeros(30_000_000, np.int8))
+    return buffer.getvalue()
+
+
+# Small files that unpack to far more than a limit of 64 MiB.
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "parquet of zeros": lambda: parquet(zeros(6_000_000), compression="zstd"),
+    "feather of zeros": lambda: feather(zeros(6_000_000), compression="zstd"),
+    "feather of more": lambda: feather(zeros(40_000_000), compression="zstd", chunksize=2**30),
+    "npz of bytes": many_bytes,
+    "gzip of lines": lambda: gzip.compress(b"1\n" * 2**22),
+    "gzip of zeros": lambda: gzip.compress(b"0" * 2**27),
+    "json lines": lambda: gzip.compress(b'{"a":1}\n' * 2**20),
+}
+
+
+LIMITED = """
+import resource, sys
+from ncp.output.readers import read_table
+import pandas, pyarrow, pyarrow.parquet, numpy
+content = sys.stdin.buffer.read()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, used + 2**28))
+try:
+    read_table("bomb", content, max_memory=2**26)
+except ValueError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_bomb_is_refused_before_it_goes_off(kind: str) -> None:
+    content = BOMBS[kind]()
+    assert len(content) < 2**18
+    run = subprocess.run([sys.executable, "-c", LIMITED], input=content, capture_output=True)
+    said = run.stderr.decode()
+    assert run.returncode == 1, said
+    assert said.startswith("bomb: ")
+    assert "--max-memory" in said, said
+
+
+def test_equal_strings_are_not_copied() -> None:
+    """A text column of a Parquet file that would unpack to 8 GiB is read in little memory."""
+    import pyarrow
+    import pyarrow.parquet
+
+    codes = pyarrow.array(np.zeros(2**17, np.int32))
+    long = pyarrow.DictionaryArray.from_arrays(codes, pyarrow.array(["x" * 2**16]))
+    buffer = io.BytesIO()
+    table = pyarrow.table({"a": np.arange(2.0**17), "long": long})
+    pyarrow.parquet.write_table(table, buffer, store_schema=False)
+    assert len(buffer.getvalue()) < 2**21
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = read_table("some", buffer.getvalue(), max_memory=2**30)
+    assert found.columns == ("a",)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # 512 MiB
+
+
+def test_a_file_that_is_larger_than_the_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.csv"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ValueError, match=r"sparse.csv: takes about 1,024 GiB of memory"):
+        read_table(str(path))
 
 
 def test_patterns(tmp_path: Path) -> None:
@@ -208,3 +421,137 @@ def test_patterns(tmp_path: Path) -> None:
         expand([str(tmp_path / "nonesuch.csv")])
     with pytest.raises(ValueError, match="is a directory"):
         read_table(str(tmp_path))
+
+
+def test_feather_is_not_read_by_a_pyarrow_that_cannot_do_it_safely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    buffer = io.BytesIO()
+    pd.DataFrame({"a": [1.0, 2.0]}).to_feather(buffer)
+    assert read_table("x", buffer.getvalue()).values.shape == (2, 1)
+    monkeypatch.setattr(pyarrow, "__version__", "23.0.0")
+    with pytest.raises(ValueError, match="CVE-2026-25087"):
+        read_table("x", buffer.getvalue())
+
+
+# -- numbers that were another without a word ------------------------------------------------------
+
+
+def test_points_that_must_be_thousands_say_so_of_all_columns() -> None:
+    values, _ = read("a;b\n1.234.567;1.234\n2.345.678;2.500\n12;3.750\n")
+    assert values == [[1234567, 1234], [2345678, 2500], [12, 3750]]
+    addresses = "a;b\n192.168.100.200;1.234\n10.0.0.1;2.500\n192.168.100.201;3.750\n"
+    assert [row[-1] for row in read(addresses)[0]] == [1.234, 2.5, 3.75]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (("1,200 kg", "2,500 kg"), (1.2, 2.5)),  # was 1200: the other column has decimals
+        (("1,2 kg", "2,5 kg"), (1.2, 2.5)),
+        (("1.200 €", "2.500 €"), (1200, 2500)),
+        (("0,312 €", "1,012 €"), (0.312, 1.012)),  # was 1012
+    ],
+    ids=lambda cells: cells[0] if isinstance(cells[0], str) else "",
+)
+def test_numbers_with_units_follow_the_file(
+    cells: tuple[str, str], expected: tuple[float, float]
+) -> None:
+    text = f"a;b\n1,5;{cells[0]}\n2,25;{cells[1]}\n"
+    assert read(text)[0] == [[1.5, expected[0]], [2.25, expected[1]]]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["0,312 €", "1,012 €", "0,298 €", "1,105 €"], [0.312, 1.012, 0.298, 1.105]),
+        (["$1,200", "$2,500", "$1,105"], [1200, 2500, 1105]),
+        (["$1,200", "$7", "NA"], [1200, 7]),
+        (["$1,200", "$7.50", "$1.250"], [1200, 7.5, 1.25]),
+        (["0.312 €", "1.012 €"], [0.312, 1.012]),
+        (["1.200,50 €", "2.500 €"], [1200.5, 2500]),
+        (["1.200.000 €", "2.500 €", "12 €"], [1200000, 2500, 12]),
+    ],
+    ids=lambda cells: str(cells[0]),
+)
+def test_money_of_one_column_has_one_scale(cells: list[str], expected: list[float]) -> None:
+    text = "a;price\n" + "".join(f"{i};{cell}\n" for i, cell in enumerate(cells))
+    values = [row[1] for row in read(text, columns=["a", "price"])[0]]
+    assert values[: len(expected)] == expected
+
+
+def test_points_of_money_are_refused_unless_the_file_says_what_they_mean() -> None:
+    """Were 950 and 1.2."""
+    text = "a;price\n1;950 €\n2;1.200 €\n3;870 €\n4;2.500 €\n"
+    with pytest.raises(ValueError, match=r"'1.200', whose point .* --decimal . or --thousands ."):
+        read(text)
+    assert read(text, marks=Marks(thousands="."))[0][1] == [2, 1200]
+    assert read(text, marks=Marks(decimal="."))[0][1] == [2, 1.2]
+    assert read(text.replace("4;", "0.5;"))[0][1] == [2, 1.2]
+    assert read(text.replace("4;", "0,5;"))[0][1] == [2, 1200]
+    with pytest.raises(ValueError, match="say which with --decimal and --thousands"):
+        read("a;b\n1,5;$1,200\n2,25;$7\n")
+
+
+def test_names_with_numbers_stay_as_they_are() -> None:
+    """Were "3B": a number and its unit, put together without the blank."""
+    text = "a;kind\n1,5;3 B\n2,5;3 B\n3,5;5 B\n4,5;NA\n"
+    assert read_table("x", text.encode(), known="kind").known == ("3 B", "3 B", "5 B", None)
+
+
+def test_numbers_with_units_follow_what_is_said() -> None:
+    text = "a;b\n1;1,200 kg\n2;2,500 kg\n"
+    with pytest.raises(ValueError, match="'1,200', whose comma may stand for"):
+        read(text)
+    assert read(text, marks=Marks(decimal=","))[0] == [[1, 1.2], [2, 2.5]]
+    assert read(text, marks=Marks(thousands=","))[0] == [[1, 1200], [2, 2500]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b,c\n1,2,3\n4,5\n7,8,9\n",
+        "a,b,c\n" + "1.5,2.5,3.5\n" * 60 + "1.5,2",
+        "a b c\n" + "1 2 3\n" * 60 + "1 2\n",
+        'a,b,c\n"x\ny",2,3\n' + "z,2,\n" * 60 + "z,2\n",
+    ],
+    ids=["early", "cut off", "blanks", "quoted"],
+)
+def test_rows_with_too_few_cells_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"row \d+ has 2 cells where others have 3.* write NA"):
+        read(text)
+    assert len(read("a,b,c\n1,2,\n4,5,\n7,8,9\n")[0]) == 3
+
+
+def test_rows_are_counted_not_lines() -> None:
+    broken = 'a, b, c\n1, "x\ny", 2\n2, z, \n3, z, 4\n'  # a row of two lines, with blanks
+    assert [row[0] for row in read(broken)[0]] == [1, 2, 3]
+    with pytest.raises(ValueError, match="row 4 has 2 cells"):
+        read(broken + "4, z\n")
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz"])
+def test_arrays_of_names_are_refused(kind: str) -> None:
+    array, buffer = np.stack([np.arange(12) + 2**60, np.arange(12)], axis=1), io.BytesIO()
+    np.save(buffer, array) if kind == "npy" else np.savez(buffer, x=array)
+    with pytest.raises(ValueError, match=r"whole numbers up to 2\^53"):
+        read(buffer.getvalue())
+    assert read(buffer.getvalue(), columns=["2"])[0][3] == [3.0]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "feather"])
+def test_whole_numbers_with_gaps_are_not_rounded(kind: str) -> None:
+    """pandas makes them floats, and one could not tell any more."""
+    arrow = pytest.importorskip("pyarrow")
+    numbers = [2**60 + i for i in range(11)]
+    table = arrow.table({"n": arrow.array([*numbers, None]), "v": [0.5 * i for i in range(12)]})
+    buffer = io.BytesIO()
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, buffer)
+    else:
+        pytest.importorskip("pyarrow.feather").write_feather(table, buffer)
+    assert read(buffer.getvalue())[0][3] == [1.5]
+    frame, _ = load_arrow(buffer.getvalue(), Budget(2**30))
+    assert str(frame["n"].dtype) == "Int64"  # not Python's numbers, of 36 bytes each
+    assert frame["n"][10] == 2**60 + 10

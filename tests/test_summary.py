@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import cut_tree, linkage
 
-from ncp.inference.importance import expectation
 from ncp.partitions import enumerate_partitions
 from ncp.summary.assignment import assignment, confidence
 from ncp.summary.ball import credible_ball
@@ -15,8 +14,8 @@ from ncp.summary.distance import agreement, distance, expected_loss
 from ncp.summary.estimate import PointEstimate, point_estimate
 from ncp.summary.rand_index import NEGLIGIBLE
 from ncp.summary.rows import merge_rows
-from ncp.summary.similarity import similarity, similarity_blocks, similarity_estimate
-from ncp.summary.statistics import posterior_of, posterior_of_k, posterior_of_sizes
+from ncp.summary.similarity import similarity
+from ncp.summary.statistics import posterior_of, posterior_of_k
 from ncp.summary.summary import summarise
 
 Loss = Literal["vi", "binder"]
@@ -78,10 +77,9 @@ def test_posterior_of_statistics(seed: int) -> None:
     for value, p in zip(k.values, k.probabilities, strict=True):
         assert p == pytest.approx(w[rows.max(axis=1) + 1 == value].sum())
     largest = posterior_of(lambda c: np.bincount(c).max(), rows, w)
-    sizes = posterior_of_sizes(rows, w)
-    np.testing.assert_allclose(sizes.sum(axis=1), 1.0)
-    np.testing.assert_allclose(sizes[0][largest.values], largest.probabilities)
-    assert (sizes @ np.arange(9)).sum() == pytest.approx(8.0)  # expected sizes add up to N
+    sizes = np.array([np.bincount(row).max() for row in rows])
+    for value, p in zip(largest.values, largest.probabilities, strict=True):
+        assert p == pytest.approx(w[sizes == value].sum())
 
 
 def test_interval_and_moments() -> None:
@@ -115,22 +113,6 @@ def test_similarity(seed: int) -> None:
     assert np.all(matrix.diagonal() == 1.0)
     assert matrix.max() <= 1.0
     np.testing.assert_array_equal(matrix, matrix.T)
-    for block_size in (1, 16, 70, 500):
-        blocks = [block for _, block in similarity_blocks(rows, w, block_size)]
-        np.testing.assert_allclose(np.concatenate(blocks), direct, atol=1e-12)
-
-
-def test_similarity_estimate_is_the_expectation_of_indicators(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    rows, _ = chain_draws(rng, 12, 40)
-    lw, n = rng.normal(size=40), rng.integers(1, 5, size=40)
-    together = (rows[:, :, None] == rows[:, None, :]).astype(float)
-    direct = expectation(together, lw, n, bounds=(0.0, 1.0))
-    ours = similarity_estimate(rows, lw, n)
-    np.testing.assert_allclose(ours.value, direct.value, atol=1e-12)
-    np.testing.assert_allclose(ours.standard_error, direct.standard_error, atol=1e-10)
-    lonely = similarity_estimate(rows[:2], [0.0, -900.0])
-    assert np.all(np.isinf(lonely.standard_error) == ~np.eye(12, dtype=bool))
 
 
 # Distances -------------------------------------------------------------------------------------
@@ -433,8 +415,6 @@ def test_summary_tells_the_story(seed: int) -> None:
         (lambda: credible_ball([0, 1], [[0, 1]], level=0.0), "level"),
         (lambda: credible_ball([0, 1, 1], [[0, 1]]), "2 labels"),
         (lambda: posterior_of([1.0, 2.0], [[0, 1]]), "one value"),
-        (lambda: list(similarity_blocks([[0, 1]], block_size=0)), "block_size"),
-        (lambda: similarity_estimate([[0, 1]], [0.0, 1.0]), "one for each row"),
     ],
 )
 def test_mistakes_are_explained(call: Any, message: str) -> None:

@@ -89,7 +89,7 @@ class TestTransform:
         x[3, 1] = np.nan
         x[7] = np.nan
         imputed = TabularTransform().fit(x)
-        assert imputed.features.shape == (40, 14)
+        assert imputed.features.shape == (40, 16)
         assert imputed.n_missing == 4
         assert "4 missing values" in imputed.words
         dropped = TabularTransform(missing="drop").fit(x)
@@ -106,7 +106,7 @@ class TestTransform:
     @pytest.mark.parametrize("x", [[[1.0, 2.0]], [[1.0], [2.0]], np.ones((5, 3)), [1.0, 2.0, 3.0]])
     def test_tiny_and_constant_tables_give_finite_features(self, x: object) -> None:
         features = TabularTransform()(x)
-        assert features.shape == (len(np.asarray(x)), 14)
+        assert features.shape == (len(np.asarray(x)), 16)
         assert np.isfinite(features).all()
 
     @pytest.mark.parametrize("shape", [(50, 9), (20, 300), (1700, 1600)])
@@ -121,7 +121,7 @@ class TestTransform:
     def test_further_rows_are_seen_from_the_fitted_table(self, rng: np.random.Generator) -> None:
         x = rng.normal(size=(80, 4))
         fitted = TabularTransform().fit(x)
-        assert fitted.apply(x[:9]).shape == (9, 14)
+        assert fitted.apply(x[:9]).shape == (9, 16)
         np.testing.assert_allclose(fitted.apply(x)[:, :12], fitted.features[:, :12], atol=1e-5)
         far = fitted.apply(np.full((1, 4), 50.0))
         assert far[0, 8 + N_CONTEXT] > fitted.features[:, 8 + N_CONTEXT].max()
@@ -273,7 +273,7 @@ class TestMissing:
         x, labels = three_clusters(rng)
         table = np.column_stack((x, labels)).astype(float)
         table[5, :2] = np.nan
-        transform = TabularTransform(indicators=True)
+        transform = TabularTransform()
         features = transform(table, [False, False, True])
         assert features.shape[1] == transform.n_features == 16
         assert (features[:, -2] == np.float32(1 / 3)).all()
@@ -427,7 +427,7 @@ class TestPrior:
         spec = json.loads(json.dumps(mixture.to_dict()))
         rebuilt = model_from_dict(spec)
         assert rebuilt == mixture
-        assert rebuilt.event_shape == (5 + 6,)
+        assert rebuilt.event_shape == (5 + 8,)
         with pytest.raises(ValueError, match="Expected the arguments of TabularMixture"):
             model_from_dict(spec | {"colour": "blue"})
         with pytest.raises(ValueError, match="Expected the arguments of TabularMixture"):

@@ -1,4 +1,4 @@
-"""Amortised Bayesian clustering: independent posterior samples over partitions in milliseconds.
+"""Amortised Bayesian clustering: independent posterior samples over partitions.
 
 Names are imported when they are first used, so that `import ncp` and `ncp --help` do not wait for
 torch, matplotlib, pandas, scikit-learn or compiled code.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ncp.training.recipe import Phase as Phase
     from ncp.training.recipe import Recipe as Recipe
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "clustering.cluster": ("cluster",),

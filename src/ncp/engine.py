@@ -266,7 +266,7 @@ class _Run:
         try:
             yield from self._drain(blocks)
         except (OSError, RuntimeError, futures.CancelledError) as error:
-            if self.client.status == "running":  # not Dask's
+            if self.client.status == "running" and not _is_cut_off(error):  # not Dask's
                 raise
             raise ConnectionError(
                 f"The Dask scheduler at {self.where} went away; results so far are kept"
@@ -300,6 +300,13 @@ class _Run:
         """How many tasks keep the workers busy, as many as there are of them now."""
         threads: int = sum(self.client.nthreads().values())
         return AHEAD * max(1, threads)
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    """Whether a connection of Dask's broke, which its client may not have noticed yet."""
+    from distributed.comm import CommClosedError
+
+    return isinstance(error, CommClosedError)
 
 
 def _was_lost(future: Future) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     "lock_file",
     "locked",
     "read_array",
+    "read_header",
     "read_some",
     "refusing",
     "sync_directory",
@@ -141,7 +142,7 @@ def lock_file(file: IO[bytes], wait: bool) -> None:
         while True:
             try:
                 return msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            except PermissionError:  # noqa: PERF203
+            except PermissionError:
                 if not wait:
                     raise BlockingIOError(f"{file.name} is locked") from None
                 time.sleep(0.05)
@@ -171,25 +172,32 @@ def refusing(kind: str) -> Iterator[None]:
         raise Refused(f"is not {kind} ({error})") from error
 
 
+def read_header(file: Any) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of the array of an NPY file; the file is read up to where its bytes begin."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise Refused(f"is not a NumPy file of numbers (format {version})")
+    read = np.lib.format.read_array_header_1_0
+    if version == (2, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise Refused("is not a NumPy file of numbers (it holds Python objects)")
+    return shape, dtype
+
+
 def read_array(content: bytes) -> np.ndarray:
     """The array of an NPY file.
 
-    >>> file = io.BytesIO()
-    >>> np.save(file, np.arange(3))
-    >>> read_array(file.getvalue())
-    array([0, 1, 2])
+    Example:
+        >>> file = io.BytesIO()
+        >>> np.save(file, np.arange(3))
+        >>> read_array(file.getvalue())
+        array([0, 1, 2])
     """
     file = io.BytesIO(content)
     with refusing("a NumPy file of numbers"):
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise Refused(f"is not a NumPy file of numbers (format {version})")
-        read = np.lib.format.read_array_header_1_0
-        if version == (2, 0):
-            read = np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-        if dtype.hasobject:
-            raise Refused("is not a NumPy file of numbers (it holds Python objects)")
+        shape, dtype = read_header(file)
         promised = math.prod(shape) * dtype.itemsize
         there = len(content) - file.tell()
         if any(side < 0 for side in shape) or promised > there:
@@ -200,27 +208,49 @@ def read_array(content: bytes) -> np.ndarray:
         return np.asarray(np.load(io.BytesIO(content), allow_pickle=False))
 
 
-def read_some(file: Any, kind: str) -> bytes:
+def read_some(file: Any, kind: str, most: int = LARGEST) -> bytes:
     """All of a file that is unpacked as it is read, unless that is too much."""
     content = bytearray()
     with refusing(kind):
         while part := file.read(PIECE):  # a reader may take up as much memory as it is asked for
             content += part
-            if len(content) > LARGEST:
-                raise Refused(f"unpacks to more than {LARGEST / 2**30:.3g} GiB, which is not read")
+            if len(content) > most:
+                raise Refused(
+                    f"unpacks to more than {most / 2**30:.3g} GiB, which is not read; see "
+                    "--max-memory"
+                )
     return bytes(content)
 
 
 class Archive:
-    """The arrays of an NPZ file, by name."""
+    """The arrays of an NPZ file, by name.
+
+    Args:
+        content: The file.
+    """
 
     def __init__(self, content: bytes) -> None:
         with refusing("a complete zip file"):
             self._zip = ZipFile(io.BytesIO(content))
             self.members = self._zip.namelist()
+            self.total_size = sum(member.file_size for member in self._zip.infolist())
         self.names = [name.removesuffix(".npy") for name in self.members if name.endswith(".npy")]
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of an array, which is not read."""
+        with refusing("a NumPy file of numbers"), self._zip.open(f"{name}.npy") as file:
+            return read_header(file)
+
+    def read(self, name: str, most: int = LARGEST) -> np.ndarray:
+        """An array, unless it unpacks to more bytes."""
         with refusing("a complete zip file"), self._zip.open(f"{name}.npy") as file:
-            content = read_some(file, "a complete zip file")
+            content = read_some(file, "a complete zip file", most)
         return read_array(content)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.read(name)
+
+    def text(self, name: str) -> str:
+        """A member that is text."""
+        with refusing("a complete zip file"), self._zip.open(name) as file:
+            return read_some(file, "a complete zip file").decode()

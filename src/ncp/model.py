@@ -17,7 +17,7 @@ from torch import Tensor
 from ncp.engine import Parcel
 from ncp.network.checkpoint import read
 from ncp.network.network import Network
-from ncp.network.pretrained import find
+from ncp.network.pretrained import find, short_name
 from ncp.posterior import Partitions
 from ncp.sampling.assign import assign, assign_each
 from ncp.sampling.constraints import Constraints
@@ -45,6 +45,8 @@ class NCP(Network):
         >>> model.sample(x, n_samples=20, seed=0).n_samples
         20
     """
+
+    name: str = ""  # that it was loaded by
 
     def sample(
         self,
@@ -166,7 +168,7 @@ class NCP(Network):
 
 def _partitions(drawn: Drawn, x: Any) -> Partitions:
     data = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-    return Partitions(*drawn, x=data)
+    return Partitions(*drawn[:4], x=data, runs=drawn.runs)
 
 
 def as_parcel(model: NCP) -> Parcel[NCP]:
@@ -186,4 +188,6 @@ def load(name_or_path: str | os.PathLike[str], device: str | torch.device = "cpu
         name_or_path: one of `ncp models`, or the path of a checkpoint.
         device: where to put it.
     """
-    return load_model(find(name_or_path), device)
+    model = load_model(find(name_or_path), device)
+    model.name = short_name(name_or_path)
+    return model

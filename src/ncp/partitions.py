@@ -32,6 +32,7 @@ def as_tensor(array: ArrayLike) -> Tensor:
 
     Read-only, reversed and foreign-endian numpy arrays are copied, which torch cannot share.
     """
+    check_unmasked(array)
     tensors = isinstance(array, Sequence) and any(isinstance(item, Tensor) for item in array)
     if not isinstance(array, Tensor) and not tensors:
         array = np.asarray(array)
@@ -45,6 +46,20 @@ def as_tensor(array: ArrayLike) -> Tensor:
         if not array.flags.writeable or any(stride < 0 for stride in array.strides):
             array = array.copy()
     return torch.as_tensor(array)
+
+
+def check_unmasked(array: object) -> None:
+    """Refuse masked cells of NumPy's arrays, which would be read as if they were not masked.
+
+    Example:
+        >>> check_unmasked(np.ma.masked_equal([1, -999], -999))
+        Traceback (most recent call last):
+        ...
+        ValueError: Expected numbers but some are masked; leave them out or fill them in
+    """
+    parts = array if isinstance(array, list | tuple) else [array]
+    if any(np.ma.is_masked(part) for part in parts):
+        raise ValueError("Expected numbers but some are masked; leave them out or fill them in")
 
 
 def as_labels(labels: ArrayLike) -> Int64[Tensor, "*batch n"]:
@@ -186,20 +201,6 @@ def random_orders(
     # float64 keys: ties (which would favour one permutation) have probability 2^-53 a pair
     keys = torch.rand((n_orders, n_points), dtype=torch.float64, generator=generator)
     return keys.argsort(dim=1)
-
-
-def inverse_order(orders: ArrayLike) -> Int64[Tensor, "*batch n"]:
-    """The inverse permutations: ``x[order][inverse_order(order)]`` is ``x``.
-
-    Example:
-        >>> inverse_order([2, 0, 1])
-        tensor([1, 2, 0])
-    """
-    orders = as_labels(orders)
-    position = torch.arange(orders.shape[-1], device=orders.device).expand_as(orders)
-    if not bool((orders.sort(dim=-1).values == position).all()):
-        raise ValueError("Expected permutations of 0, ..., N - 1 but a row is not one")
-    return torch.empty_like(orders).scatter_(-1, orders, position)
 
 
 @cache

@@ -8,7 +8,7 @@ computed in `ncp.summary`, `ncp.inference.importance` and `ncp.output.words`; he
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -19,20 +19,26 @@ import torch
 
 from ncp.files import Archive, write_atomically
 from ncp.generative.mixture import Mixture
-from ncp.inference.finish import Finish, Goal, finish, stays
+from ncp.inference.finish import Allow, Finish, Goal, finish, stays
 from ncp.inference.importance import (
     Estimate,
     Report,
     average_log_q,
     diagnose,
+    effective_sample_size,
     log_evidence,
     pareto_smooth,
+    pooled_ess,
     resample_counts,
+    some_pairs,
 )
 from ncp.inference.mcmc.schedule import Progress
+from ncp.inference.plausible import within_reach
+from ncp.inference.pseudo_marginal import PseudoMarginal
 from ncp.output.words import exact_sentence, in_words, tail_in_words
 from ncp.partitions import ArrayLike, as_labels, as_tensor, check_labels, shape_of
 from ncp.summary.estimate import PointEstimate, point_estimate
+from ncp.summary.rows import merge_rows
 from ncp.summary.similarity import similarity
 from ncp.summary.summary import summarise
 
@@ -40,8 +46,9 @@ if TYPE_CHECKING:
     from arviz import InferenceData
     from pandas import DataFrame
 
-__all__ = ["HasLogJoint", "Partitions", "Reweighted", "resample", "reweight"]
+__all__ = ["HasLogJoint", "Partitions", "Reweighted", "pool", "resample", "reweight"]
 
+PAIRS = 500  # of points that runs are compared by
 WORTH = 0.8  # share of few samples that weights must be worth to be enough
 
 
@@ -72,6 +79,8 @@ class Partitions:
         in_range: whether it looks like what the sampler was trained on, as far as anyone looked;
             not saved.
         finish: how `exact` obtained them, if it did; not saved.
+        runs: which of several samplers drew each row, if the draws of one depend on each other, of
+            shape (U,).
 
     Iteration and integer indices give rows of labels; slices, masks and index arrays give
     `Partitions`.
@@ -93,6 +102,7 @@ class Partitions:
     x: np.ndarray | None = None
     in_range: bool = True
     finish: Finish | None = None
+    runs: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         labels = as_labels(self.labels)
@@ -108,7 +118,7 @@ class Partitions:
             column = getattr(self, name)
             if column is not None:
                 object.__setattr__(self, name, as_tensor(column).double().numpy())
-        for name in ("counts", "log_q", "log_weights"):
+        for name in ("counts", "log_q", "log_weights", "runs"):
             column = getattr(self, name)
             if column is not None and column.shape != (n_rows,):
                 raise ValueError(f"Expected {name} of shape ({n_rows},) but got {column.shape}")
@@ -116,6 +126,18 @@ class Partitions:
             raise ValueError(f"Expected counts >= 1 but got {int(self.counts.min())}")
         if self.x is not None and len(self.x) != labels.shape[1]:
             raise ValueError(f"Expected x of {labels.shape[1]} points but got {len(self.x)}")
+
+    @classmethod
+    def of(cls, samples: Any) -> Partitions:
+        """From samples of equal weight, (S, N); log q is that of their frequencies.
+
+        Example:
+            >>> Partitions.of([[1, 1, 0], [0, 1, 0], [0, 0, 1]]).counts
+            array([2, 1])
+        """
+        rows, weights = merge_rows(samples)
+        counts = np.rint(weights / weights.sum() * len(samples)).astype(np.int64)
+        return cls(rows, counts, np.log(counts / len(samples)))
 
     @property
     def n_samples(self) -> int:
@@ -148,11 +170,10 @@ class Partitions:
         return np.repeat(self.labels, self.counts, axis=0)
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """The fields as a dict of arrays; ``log_weights`` only when there are any."""
-        fields = {"labels": self.labels, "counts": self.counts, "log_q": self.log_q}
-        if self.log_weights is not None:
-            fields["log_weights"] = self.log_weights
-        return fields
+        """The fields as a dict of arrays; ``log_weights`` and ``runs`` when there are any."""
+        names = ("labels", "counts", "log_q", "log_weights", "runs")
+        fields = {name: getattr(self, name) for name in names}
+        return {name: array for name, array in fields.items() if array is not None}
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to a compressed ``.npz`` file at exactly this path, whole or not at all."""
@@ -169,8 +190,9 @@ class Partitions:
             raise ValueError(
                 f"Expected a file with labels, counts and log_q but got {sorted(file.names)}"
             )
-        log_weights = file["log_weights"] if "log_weights" in file.names else None
-        return cls(file["labels"], file["counts"], file["log_q"], log_weights)
+        given = [name for name in ("log_weights", "runs") if name in file.names]
+        more: dict[str, Any] = {name: file[name] for name in given}
+        return cls(file["labels"], file["counts"], file["log_q"], **more)
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -178,14 +200,20 @@ class Partitions:
         """The same samples with log w = log p(c, x) - log q(c | x): exact, up to Monte Carlo error.
 
         Args:
-            mixture: the conjugate model to be exact for; usually ``model.mixture``.
+            mixture: the model to be exact for; usually ``model.mixture``. Where its likelihood is
+                not conjugate but has a density, p(c, x) is estimated without bias
+                (`ncp.inference.pseudo_marginal`), and the weights stay exact.
             x: the data, if these partitions do not know theirs (as after `load`).
 
         Returns:
             Weighted partitions; `report` says whether to trust the weights.
         """
-        data = self._data(x)
-        return replace(reweight(self, mixture, data).partitions, x=data)
+        return self._weighted(mixture, _with_log_joint(mixture), self._data(x))
+
+    def _weighted(self, mixture: HasLogJoint, joint: HasLogJoint, x: np.ndarray) -> Partitions:
+        near = not isinstance(mixture, Mixture) or within_reach(x, mixture)
+        known = replace(self, in_range=self.in_range and near)
+        return replace(reweight(known, joint, x).partitions, x=x)
 
     def exact(
         self,
@@ -194,6 +222,7 @@ class Partitions:
         *,
         goal: Goal | None = None,
         seed: int | None = None,
+        allow: Allow | None = None,
         progress: Progress | None = None,
     ) -> Partitions:
         """Exact samples: by weights where those are to be trusted and many, else by all means.
@@ -209,18 +238,24 @@ class Partitions:
             x: the data, if these partitions do not know theirs.
             goal: when chains are long enough, and the time that they have.
             seed: makes the result reproducible, unless the chains run out of time.
+            allow: which rows of labels obey what is known, as these samples do; then exact is
+                p(c | x) among those.
             progress: called with (sweeps done, sweeps of the round) now and then.
 
         Returns:
-            As many samples as before: these with weights, or others without.
+            As many samples as before: these with weights, or others without. These as they are,
+            without a verdict, if too few samples of chains obey.
         """
         goal = goal or Goal()
-        weighted = self.reweight(mixture, x)
+        joint = _with_log_joint(mixture)
+        weighted = self._weighted(mixture, joint, self._data(x))
         report = weighted.report
         assert weighted.x is not None
         enough = report.ess >= min(goal.min_ess, WORTH * self.n_samples)
         data, weights = weighted.x, weighted.weights
-        if report.trusted and enough and stays(data, mixture, self.labels, weights, seed):
+        enough = enough and report.trusted
+        # sweeps know of no constraints, so they cannot test samples that obey some
+        if enough and (allow is not None or stays(data, mixture, self.labels, weights, seed)):
             return weighted
         drawn = finish(
             data,
@@ -231,11 +266,14 @@ class Partitions:
             n_samples=self.n_samples,
             goal=goal,
             seed=seed,
+            allow=allow,
             progress=progress,
         )
+        if not len(drawn.labels):
+            return weighted if report.trusted else resample(self, seed=seed or 0)
         how, evidence = drawn.finish, float(report.log_evidence.value)
         evidence = evidence if how.log_evidence is None else how.log_evidence
-        log_p = np.asarray(mixture.log_joint(data, drawn.labels)) - evidence
+        log_p = np.asarray(joint.log_joint(data, drawn.labels)) - evidence
         how = replace(how, log_evidence=evidence)
         return Partitions(
             drawn.labels, drawn.counts, log_p, x=data, in_range=self.in_range, finish=how
@@ -251,7 +289,8 @@ class Partitions:
     def report(self) -> Report:
         """What makes the samples exact, if anything, and whether to trust it."""
         if self.log_weights is not None:
-            return diagnose(self.log_weights, self.counts, in_range=self.in_range)
+            found = diagnose(self.log_weights, self.counts, in_range=self.in_range)
+            return replace(found, ess=self.ess)
         s, u = self.n_samples, len(self)
         how = self.finish
         if how is None:
@@ -261,6 +300,26 @@ class Partitions:
         value = np.nan if how.log_evidence is None else how.log_evidence
         evidence, ess = Estimate(np.float64(value), np.float64(error)), min(how.ess, float(s))
         return Report(s, u, ess, np.nan, evidence, how.method, how.converged, how.r_hat)
+
+    @property
+    def ess(self) -> float:
+        """How many independent samples the weighted ones are worth."""
+        if self.log_weights is None:
+            return float(self.n_samples)
+        found = effective_sample_size(self.log_weights, self.counts)
+        return found if self.runs is None else max(1.0, min(found, self._ess_of_runs()))
+
+    def _ess_of_runs(self) -> float:
+        """By how far runs agree on pairs of points; infinite if there is one."""
+        assert self.runs is not None
+        i, j = some_pairs(self.n_points, np.random.default_rng(0), PAIRS)
+        weights, total, means = self.weights, [], []
+        for run in np.unique(self.runs):
+            rows = np.flatnonzero(self.runs == run)
+            total.append(own := float(weights[rows].sum()))
+            together = self.labels[rows][:, i] == self.labels[rows][:, j]
+            means.append(weights[rows] @ together / max(own, 1e-300))
+        return pooled_ess(np.stack(means), np.array(total))
 
     def similarity_matrix(self) -> np.ndarray:
         """P(c_i = c_j), of shape (N, N)."""
@@ -331,6 +390,7 @@ class Partitions:
             counts=self.counts[index],
             log_q=self.log_q[index],
             log_weights=log_weights,
+            runs=None if self.runs is None else self.runs[index],
         )
 
     def __repr__(self) -> str:
@@ -339,6 +399,13 @@ class Partitions:
             f"Partitions({self.n_samples} samples of {self.n_points} points, "
             f"{len(self)} distinct{weighted})"
         )
+
+
+def _with_log_joint(mixture: HasLogJoint) -> HasLogJoint:
+    """The model itself, or unbiased estimates of its density if that has no closed form."""
+    if isinstance(mixture, Mixture) and mixture.has_density and not mixture.is_conjugate:
+        return PseudoMarginal(mixture)
+    return mixture
 
 
 def _trust(partitions: Partitions) -> str:
@@ -379,6 +446,42 @@ def resample(
     evidence = float(log_evidence(lw, partitions.counts).value)
     keep = n > 0
     return Partitions(partitions.labels[keep], n[keep], (partitions.log_q + lw - evidence)[keep])
+
+
+def pool(several: Sequence[Partitions]) -> Partitions:
+    """Samples of one data set from several samplers, each of which counts by its samples.
+
+    Args:
+        several: of the same points; weighted all of them, or none.
+
+    Example:
+        >>> one = Partitions(np.array([[0, 0]]), np.array([1]), np.zeros(1))
+        >>> pool([one, one])
+        Partitions(2 samples of 2 points, 2 distinct)
+    """
+    weighted = [one.log_weights for one in several if one.log_weights is not None]
+    if len(weighted) not in (0, len(several)):
+        raise ValueError("Expected samples with weights, or none with weights, but got both")
+    return Partitions(
+        np.concatenate([one.labels for one in several]),
+        np.concatenate([one.counts for one in several]),
+        np.concatenate([one.log_q for one in several]),
+        np.concatenate(weighted) if weighted else None,
+        several[0].x,
+        all(one.in_range for one in several),
+        runs=_all_runs([one.runs for one in several]),
+    )
+
+
+def _all_runs(several: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Runs of several samplers, none of which two share; None if one has none."""
+    found: list[np.ndarray] = []
+    for runs in several:
+        if runs is None:
+            return None
+        first = 0 if not found else int(found[-1].max(initial=-1)) + 1
+        found.append(first + np.unique(runs, return_inverse=True)[1])
+    return np.concatenate(found)
 
 
 class Reweighted(NamedTuple):

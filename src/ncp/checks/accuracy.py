@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,9 +22,11 @@ from ncp.checks.simulation import (
 from ncp.generative.model import GenerativeModel
 from ncp.inference.importance import effective_sample_size
 from ncp.summary.estimate import point_estimate
+from ncp.summary.rand_index import expected_agreement
 
 __all__ = [
     "Efficiency",
+    "agreement",
     "efficiency",
     "k_mode_accuracy",
     "nll_per_point",
@@ -106,26 +107,35 @@ def k_mode_accuracy(simulation: Simulation) -> float:
 
 
 def point_estimate_ari(
-    simulation: Simulation,
-    estimate: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
-    progress: Progress | None = None,
+    simulation: Simulation, progress: Progress | None = None
 ) -> Float64[np.ndarray, " datasets"]:
-    """Adjusted Rand index of a point estimate against the truth, for every data set, (D,).
+    """Adjusted Rand index of the point estimate against the truth, for every data set, (D,)."""
+    from sklearn.metrics import adjusted_rand_score
 
-    Args:
-        simulation: data sets, truths and posterior draws.
-        estimate: labels (U, N), weights (U,) -> labels (N,); by default the one that minimises
-            the expected variation of information.
-        progress: called as `progress(what, done, total)`.
+    scores = []
+    for truth, draws in zip(simulation.labels, simulation.draws, strict=True):
+        found = point_estimate(draws.labels, draws.weights)
+        scores.append(adjusted_rand_score(truth, found.labels))
+        tell(progress, "point estimates", len(scores), len(simulation))
+    return np.array(scores)
+
+
+def agreement(
+    simulation: Simulation, progress: Progress | None = None
+) -> Float64[np.ndarray, "datasets 2"]:
+    """The agreement with the truth that samples promise of their best estimate, and what it has.
+
+    Both are adjusted Rand indices of the estimate by the expected index ("pear").
     """
     from sklearn.metrics import adjusted_rand_score
 
-    estimate = estimate or (lambda labels, weights: point_estimate(labels, weights).labels)
-    scores = []
+    found = []
     for truth, draws in zip(simulation.labels, simulation.draws, strict=True):
-        scores.append(adjusted_rand_score(truth, estimate(draws.labels, draws.weights)))
-        tell(progress, "point estimates", len(scores), len(simulation))
-    return np.array(scores)
+        estimate = point_estimate(draws.labels, draws.weights, "pear").labels
+        promised = expected_agreement(estimate, draws.labels, draws.weights)
+        found.append((promised, adjusted_rand_score(truth, estimate)))
+        tell(progress, "agreement", len(found), len(simulation))
+    return np.array(found)
 
 
 def nll_per_point(

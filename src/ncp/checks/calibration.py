@@ -12,20 +12,16 @@ once* with a given probability.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from ncp.checks.ranks import RankTest, rank_test
 from ncp.checks.simulation import LEVEL, Simulation, as_numpy, seeds_of
 from ncp.generative.model import GenerativeModel
 from ncp.partitions import counts
 
-__all__ = ["CalibrationResult", "Statistic", "sbc"]
-
-Statistic = Callable[[Tensor, np.ndarray], np.ndarray]
+__all__ = ["CalibrationResult", "sbc"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +43,7 @@ def sbc(
     simulation: Simulation,
     mixture: GenerativeModel | None = None,
     *,
-    statistics: Mapping[str, Statistic] | None = None,
     level: float = LEVEL,
-    n_bins: int = 20,
     seed: int = 0,
 ) -> CalibrationResult:
     """Simulation-based calibration of K, the largest cluster, a random pair, and log p(c, x).
@@ -58,9 +52,7 @@ def sbc(
         simulation: data sets, truths and posterior draws.
         mixture: if given and conjugate, log p(c, x) is one of the statistics. It is the one that
             sees a posterior that has forgotten the data.
-        statistics: more of them by name: T(x (N, *event), labels (R, N)) -> (R,).
         level: how often a right posterior may fail the whole.
-        n_bins: bins of the chi-square test.
         seed: of tie-breaking and of the choice of pairs.
     """
     rng = np.random.default_rng(seeds_of(seed, 1)[0])
@@ -72,14 +64,12 @@ def sbc(
         if use_joint:
             assert mixture is not None
             values["log joint"] = as_numpy(mixture.log_joint(x, rows))
-        for name, statistic in (statistics or {}).items():
-            values[name] = np.asarray(statistic(x, rows))
         for name, value in values.items():
             u = _rank(value, draws.weights, simulation.n_samples, rng.random())
             ranks.setdefault(name, []).append(u)
     share = level / len(ranks)
     return CalibrationResult(
-        tuple(rank_test(name, np.array(u), n_bins, share) for name, u in ranks.items())
+        tuple(rank_test(name, np.array(u), level=share) for name, u in ranks.items())
     )
 
 

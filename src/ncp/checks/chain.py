@@ -3,8 +3,8 @@ posterior is known.
 
 The chain is Neal's algorithm 8, started cold. A second one, started at the truth and given a
 hundred times the time, tells both how far their similarity matrices are off. With q(c | x) the
-network's distribution and log p(c, x) known (for `Ring` by integration, `log_marginal`), the log
-evidence comes from either side,
+network's distribution and an unbiased estimate of p(c, x) (`ncp.inference.pseudo_marginal`), the
+log evidence comes from either side,
 
     log p(x) = log E_q [p(c, x) / q(c | x)] = -log E_p(c | x) [q(c | x) / p(c, x)].
 
@@ -13,7 +13,6 @@ A q that misses some of the posterior makes the first too low.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,8 +36,8 @@ from ncp.checks.simulation import (
     tell,
 )
 from ncp.generative.mixture import Mixture
-from ncp.generative.ring import Ring
 from ncp.inference.mcmc import gibbs
+from ncp.inference.pseudo_marginal import PseudoMarginal
 from ncp.summary.estimate import point_estimate
 from ncp.summary.similarity import similarity
 
@@ -46,9 +45,7 @@ TIMES = 10  # what the chain gets, in times of the sampler's; the reference gets
 FEWEST_SWEEPS = 50
 THIN = 5  # sweeps between the draws that are kept of the long chain
 WEIGHED = 200  # distinct draws of each that the evidence is computed from, at most
-DRAWS = 4096  # of a ring's parameters, for the marginal likelihood of a cluster
-SHARES, SCALES = (0.7, 0.3), (1.2, 3.0)  # the proposal around a best fit: two normals
-NATS = 10.0  # fits that are worse than the best by more do not count
+DRAWS = 2000  # of a cluster's parameters, for its marginal likelihood
 
 T = TypeVar("T")
 
@@ -60,8 +57,7 @@ class ChainComparison:
     Attributes:
         ari, chain_ari: adjusted Rand index of the point estimate to the truth.
         error, chain_error: mean absolute error of the similarity matrix, against the long chain.
-        log_evidence, chain_log_evidence: from the sampler's draws, and from the long chain's;
-            NaN where log p(x | c) is not known.
+        log_evidence, chain_log_evidence: from the sampler's draws, and from the long chain's.
         seconds, chain_seconds: wall-clock.
     """
 
@@ -149,17 +145,17 @@ def _evidence(
     long: Draws,
     rng: np.random.Generator,
 ) -> dict[str, float]:
-    """The log evidence from either side, if log p(x | c) is known."""
+    """The log evidence from either side."""
     names = ("log_evidence", "chain_log_evidence")
-    if not isinstance(mixture.likelihood, Ring):
-        return dict.fromkeys(names, math.nan)
-    joint = RingJoint(mixture, x.double().numpy())
+    joint = PseudoMarginal(mixture, DRAWS)
     found = []
     for (labels, weights, _), sign in ((mine, 1), (long, -1)):
         if len(labels) > WEIGHED:
             some = rng.choice(len(labels), WEIGHED, p=weights)
             labels, weights = labels[some], np.full(WEIGHED, 1 / WEIGHED)
-        log_ratio = sign * (joint(labels) - evaluate(log_prob, x, torch.as_tensor(labels)))
+        log_ratio = sign * (
+            joint.log_joint(x, labels) - evaluate(log_prob, x, torch.as_tensor(labels))
+        )
         found.append(sign * float(logsumexp(log_ratio, b=weights)))
     return dict(zip(names, found, strict=True))
 
@@ -178,108 +174,3 @@ def _timed(call: Callable[[], T]) -> tuple[T, float]:
     begin = time.perf_counter()
     result = call()
     return result, time.perf_counter() - begin
-
-
-class RingJoint:
-    """log p(c, x) of rings, with every distinct cluster integrated once."""
-
-    def __init__(self, mixture: Mixture, x: Float64[np.ndarray, "n 2"]) -> None:
-        self.mixture, self.x = mixture, x
-        self.known: dict[bytes, float] = {}
-
-    def __call__(self, labels: Int64[np.ndarray, "rows n"]) -> Float64[np.ndarray, " rows"]:
-        assert isinstance(self.mixture.likelihood, Ring)
-        totals = np.asarray(self.mixture.prior.log_prob(labels), dtype=float)
-        for i, row in enumerate(labels):
-            for k in range(int(row.max()) + 1):
-                mask = row == k
-                key = mask.tobytes()
-                if key not in self.known:
-                    self.known[key] = log_marginal(self.mixture.likelihood, self.x[mask])
-                totals[i] += self.known[key]
-        return totals
-
-
-def log_marginal(ring: Ring, x: Float64[np.ndarray, "n 2"], seed: int = 0) -> float:
-    """log p(x) of the points of one ring, by importance sampling over its centre and radius.
-
-    The proposals are around the best fits; for less than four points, which leave the ring open,
-    they are rings through the first one.
-
-    Example:
-        >>> round(log_marginal(Ring(), np.array([[0.0, 0.0], [2.0, 0.0]])), 1)
-        -10.8
-    """
-    points = torch.as_tensor(x)
-    engine = torch.quasirandom.SobolEngine(4, scramble=True, seed=seed)  # type: ignore[no-untyped-call]
-    uniform = engine.draw(DRAWS, dtype=torch.float64)
-    propose = _through_the_first if len(x) < 4 else _around_the_best
-    draws, log_q = propose(ring, points, uniform.clamp(1e-12, 1 - 1e-12))
-    log_w = (_ring_log_joint(ring, points, draws) - log_q).nan_to_num(nan=-math.inf)
-    return float(log_w.logsumexp(0)) - math.log(DRAWS)
-
-
-def _ring_log_joint(ring: Ring, points: Tensor, parameters: Tensor) -> Float64[Tensor, " draws"]:
-    fits = ring.log_density(points[None], parameters[None])[0].sum(0)
-    return fits + ring.log_prior(parameters)
-
-
-def _through_the_first(ring: Ring, points: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Rings, and log q of them: at which radius, where the first point lies on it, the noise."""
-    low, high = ring.radius
-    radius = low + (high - low) * uniform[:, 0]
-    turn = 2 * math.pi * uniform[:, 1]
-    spoke = radius[:, None] * torch.stack([turn.cos(), turn.sin()], 1)
-    centre = points[0] - spoke - ring.noise_sd * torch.special.ndtri(uniform[:, 2:])
-    draws = torch.cat([centre, radius[:, None]], 1)
-    return draws, ring.log_density(points[None, :1], draws[None])[0, 0] - math.log(high - low)
-
-
-def _around_the_best(ring: Ring, points: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Rings, and log q of them: around each of the best fits two normals, one of them wide.
-
-    Points on a short arc have one fit on either side of them, so the search starts on both.
-    """
-    from scipy.optimize import minimize
-
-    def cost(parameters: np.ndarray) -> float:
-        return -float(_ring_log_joint(ring, points, torch.as_tensor(parameters)[None]))
-
-    low, high = ring.radius
-    middle = points.mean(0)
-    across = torch.linalg.svd(points - middle)[2][1]  # the direction in which they are narrow
-    fits = [
-        minimize(
-            cost,
-            np.array([*(middle + side * radius * across), radius]),
-            method="Nelder-Mead",
-            options={"xatol": 0.03 * ring.noise_sd, "fatol": 0.01},
-        )
-        for radius in low + (high - low) * np.array([0.1, 0.5, 0.9])
-        for side in (-1, 0, 1)
-    ]
-    fits.sort(key=lambda fit: float(fit.fun))
-    best: list[np.ndarray] = []
-    for fit in fits:
-        new = all(np.abs(fit.x - other).max() > 0.3 * ring.noise_sd for other in best)
-        if new and fit.fun < fits[0].fun + NATS:
-            best.append(fit.x)
-    modes, roots = [torch.as_tensor(x) for x in best], []  # a root of each one's precision
-    for mode in modes:
-        hessian = torch.autograd.functional.hessian(  # type: ignore[no-untyped-call]
-            lambda p: -_ring_log_joint(ring, points, p[None])[0], mode
-        )
-        values, vectors = torch.linalg.eigh(hessian)
-        roots.append(vectors * values.clamp_min(0.5).sqrt())
-    which = (uniform[:, 3] * len(modes)).long()
-    wide = (uniform[:, 3] * len(modes)) % 1 < SHARES[1]
-    step = torch.special.ndtri(uniform[:, :3]) * torch.where(wide, SCALES[1], SCALES[0])[:, None]
-    shift = torch.linalg.solve(torch.stack(roots).mT[which], step[..., None])[..., 0]
-    draws = torch.stack(modes)[which] + shift
-    parts = []
-    for mode, root in zip(modes, roots, strict=True):
-        square = ((draws - mode) @ root).square().sum(1)
-        for share, scale in zip(SHARES, SCALES, strict=True):
-            volume = 3 * math.log(scale) - torch.linalg.slogdet(root)[1]
-            parts.append(math.log(share / len(modes)) - 0.5 * square / scale**2 - volume)
-    return draws, torch.stack(parts).logsumexp(0) - 1.5 * math.log(2 * math.pi)

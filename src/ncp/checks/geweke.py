@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ncp.checks.simulation import LEVEL, Progress, SampleMany, as_draws, as_numpy, seeds_of, tell
 from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel
 
 __all__ = ["GewekeResult", "geweke"]
 
@@ -27,7 +28,6 @@ class GewekeResult:
     after: Float64[np.ndarray, " k"]
     chi_square_p: float
     mean_p: float
-    level: float = LEVEL
 
     @property
     def p_value(self) -> float:
@@ -36,17 +36,16 @@ class GewekeResult:
 
     @property
     def passed(self) -> bool:
-        return self.p_value >= self.level
+        return self.p_value >= LEVEL
 
 
 def geweke(
     sample_many: SampleMany,
-    mixture: Mixture,
+    mixture: GenerativeModel,
     *,
     n_chains: int = 1000,
     n_rounds: int = 5,
     n_points: int = 20,
-    level: float = LEVEL,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> GewekeResult:
@@ -60,27 +59,30 @@ def geweke(
         n_chains: independent chains.
         n_rounds: rounds of each.
         n_points: N.
-        level: how often a right posterior may fail.
         seed: of everything.
         progress: called as `progress(what, done, total)`.
     """
     seeds = seeds_of(seed, n_rounds + 3)
     generator = torch.Generator().manual_seed(seeds[0])
     rng = np.random.default_rng(seeds[1])
-    labels = mixture.sample(n_chains, n_points, generator=generator).labels
+    labels, _, eta = mixture.sample(n_chains, n_points, generator=generator)[1:]
+    known = mixture.given(eta)
     for n, round_seed in enumerate(seeds[3:], 1):
-        x = _observations(mixture, labels, generator)
+        x = mixture.events(_observations(known, labels, generator), eta)
         results = [as_draws(one) for one in sample_many(list(x), n_samples=1, seed=round_seed)]
         rows = [draws.labels[rng.choice(len(draws.labels), p=draws.weights)] for draws in results]
         labels = torch.as_tensor(np.stack(rows))
         tell(progress, "Geweke's joint test", n, n_rounds)
-    reference = _prior_k(mixture, 50 * n_chains, n_points, seeds[2])
-    return _compare_k(reference, as_numpy(labels.amax(1)) + 1, level)
+    reference = _prior_k(known, 50, n_chains, n_points, seeds[2])
+    return _compare_k(reference, as_numpy(labels.amax(1)) + 1)
 
 
-def _prior_k(mixture: Mixture, n_draws: int, n_points: int, seed: int) -> np.ndarray:
+def _prior_k(mixture: Mixture, n_times: int, n_chains: int, n_points: int, seed: int) -> np.ndarray:
+    """K under the prior, so many times for each chain, which may have a prior of its own."""
     generator = torch.Generator().manual_seed(seed)
-    k = as_numpy(mixture.prior.sample(n_draws, n_points, generator=generator).amax(1)) + 1
+    every = torch.arange(n_chains).repeat(n_times)
+    prior = mixture.prior.rows(every)
+    k = as_numpy(prior.sample(len(every), n_points, generator=generator).amax(1)) + 1
     limit = mixture.likelihood.max_clusters
     return k if limit is None else k[k <= limit]
 
@@ -91,7 +93,7 @@ def _observations(mixture: Mixture, labels: Tensor, generator: torch.Generator) 
     return mixture.likelihood.sample_observations(parameters, labels, generator)
 
 
-def _compare_k(prior: np.ndarray, after: np.ndarray, level: float) -> GewekeResult:
+def _compare_k(prior: np.ndarray, after: np.ndarray) -> GewekeResult:
     from scipy.stats import chi2_contingency, norm
 
     width = max(prior.max(), after.max()) + 1
@@ -101,9 +103,7 @@ def _compare_k(prior: np.ndarray, after: np.ndarray, level: float) -> GewekeResu
     variance = prior.var() * (1 / len(after) + 1 / len(prior))
     z = (after.mean() - prior.mean()) / np.sqrt(variance) if variance > 0 else 0.0
     frequencies = table / table.sum(1, keepdims=True)
-    return GewekeResult(
-        frequencies[0], frequencies[1], chi_square_p, float(2 * norm.sf(abs(z))), level
-    )
+    return GewekeResult(frequencies[0], frequencies[1], chi_square_p, float(2 * norm.sf(abs(z))))
 
 
 def _pool(table: np.ndarray, smallest: float) -> np.ndarray:

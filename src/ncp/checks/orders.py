@@ -21,7 +21,7 @@ class OrderDependence:
 
     variance: Float64[np.ndarray, " datasets"]  # of log q over orders
     relative: Float64[np.ndarray, " datasets"]  # sd of q over orders, divided by its mean
-    max_median: float
+    max_median: float = 0.02
 
     @property
     def median_relative(self) -> float:
@@ -43,7 +43,6 @@ def order_dependence(
     n_datasets: int = 100,
     n_points: int = 50,
     n_orders: int = 16,
-    max_median: float = 0.02,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> OrderDependence:
@@ -55,7 +54,6 @@ def order_dependence(
         n_datasets: their number D.
         n_points: N.
         n_orders: random orders of each.
-        max_median: the median relative spread that still passes.
         seed: of data and orders.
         progress: called as `progress(what, done, total)`.
     """
@@ -69,4 +67,4 @@ def order_dependence(
     ).reshape(n_datasets, n_orders)
     q = np.exp(log_q - log_q.max(1, keepdims=True))
     relative = q.std(1, ddof=1) / q.mean(1)
-    return OrderDependence(log_q.var(1, ddof=1), relative, max_median)
+    return OrderDependence(log_q.var(1, ddof=1), relative)

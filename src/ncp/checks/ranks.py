@@ -106,9 +106,9 @@ def _tails(n: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _null_tails(n: int, n_simulations: int = 10_000) -> np.ndarray:
+def _null_tails(n: int) -> np.ndarray:
     """The smallest tail probability along the ECDF of n uniform numbers, many times over."""
     size = len(_grid(n)) + 1
     rng = np.random.default_rng(n)  # fixed: a p-value should not depend on the day
-    below = rng.multinomial(n, np.full(size, 1 / size), n_simulations).cumsum(1)[:, :-1]
+    below = rng.multinomial(n, np.full(size, 1 / size), 10_000).cumsum(1)[:, :-1]
     return np.asarray(_tails(n)[np.arange(size - 1), below].min(1))

@@ -15,6 +15,9 @@ from ncp.checks.simulation import Simulation, seeds_of
 
 __all__ = ["Reliability", "reliability"]
 
+MOST_PAIRS = 500  # of one data set, chosen at random
+RESAMPLES = 400  # draws from the null distribution
+
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
@@ -40,9 +43,6 @@ def reliability(
     simulation: Simulation,
     *,
     n_bins: int = 10,
-    max_pairs: int = 500,
-    n_resamples: int = 400,
-    max_error: float = 0.02,
     seed: int = 0,
 ) -> Reliability:
     r"""Calibration curve of the co-clustering probabilities s_ij, and the calibration error
@@ -55,18 +55,15 @@ def reliability(
     Args:
         simulation: data sets, truths and posterior draws.
         n_bins: equal bins of [0, 1].
-        max_pairs: pairs used of one data set, chosen at random.
-        n_resamples: draws from the null distribution.
-        max_error: the ECE that still passes.
         seed: of the choice of pairs and of the null distribution.
     """
     rng = np.random.default_rng(seeds_of(seed, 1)[0])
     n, said, seen = np.zeros(n_bins), np.zeros(n_bins), np.zeros(n_bins)
-    null = np.zeros((n_resamples, n_bins))
+    null = np.zeros((RESAMPLES, n_bins))
     for truth, draws in zip(simulation.labels, simulation.draws, strict=True):
         i, j = np.triu_indices(len(truth), 1)
-        if len(i) > max_pairs:
-            chosen = rng.choice(len(i), max_pairs, replace=False)
+        if len(i) > MOST_PAIRS:
+            chosen = rng.choice(len(i), MOST_PAIRS, replace=False)
             i, j = i[chosen], j[chosen]
         together = (draws.labels[:, i] == draws.labels[:, j]).astype(np.float64)  # (U, pairs)
         similarity = draws.weights @ together
@@ -74,7 +71,7 @@ def reliability(
         n += bins.sum(0)
         said += similarity @ bins
         seen += (truth[i] == truth[j]) @ bins
-        null += (together @ bins)[rng.choice(len(together), n_resamples, p=draws.weights)]
+        null += (together @ bins)[rng.choice(len(together), RESAMPLES, p=draws.weights)]
     error, null_error = (np.abs(s - said).sum(-1) / n.sum() for s in (seen, null))
     with np.errstate(invalid="ignore"):
         lower, upper = np.quantile(null / n, [0.025, 0.975], axis=0)
@@ -86,6 +83,5 @@ def reliability(
             upper,
             float(error),
             float(np.quantile(null_error, 0.99)),
-            float((1 + (null_error >= error).sum()) / (1 + n_resamples)),
-            max_error,
+            float((1 + (null_error >= error).sum()) / (1 + RESAMPLES)),
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ncp.checks.accuracy import (
+    agreement,
     efficiency,
     k_mode_accuracy,
     nll_per_point,
@@ -17,6 +19,7 @@ from ncp.checks.accuracy import (
 from ncp.checks.calibration import sbc
 from ncp.checks.chain import compare_with_chain
 from ncp.checks.exact import exact_comparison, last_point_tv
+from ncp.checks.family import in_dimension, made_exact, parts_of
 from ncp.checks.geweke import geweke
 from ncp.checks.orders import order_dependence
 from ncp.checks.plan import CheckPlan
@@ -31,9 +34,13 @@ from ncp.checks.simulation import (
     seeds_of,
     simulate,
 )
+from ncp.generative.gaussian_family import GaussianFamily
 from ncp.generative.model import GenerativeModel
+from ncp.inference.finish import Goal
 
 __all__ = ["run_checks"]
+
+EXACT_ESS = 100.0  # draws that an exact result is worth at least
 
 
 def run_checks(
@@ -42,7 +49,6 @@ def run_checks(
     mixture: GenerativeModel,
     *,
     plan: CheckPlan | None = None,
-    quick: bool = False,
     seed: int = 71_993,
     progress: Progress | None = None,
 ) -> CheckReport:
@@ -56,20 +62,21 @@ def run_checks(
         log_prob: log q(c | x); `NCP.log_prob` is one.
         sample_many: the sampler; `NCP.sample_many` is one.
         mixture: the model that q claims to invert. Data sets are drawn from it.
-        plan: sizes and targets; by default `CheckPlan.of(mixture, quick=quick)`.
-        quick: a tenth of the work (when no plan is given).
+        plan: sizes and targets; by default `CheckPlan.of(mixture)`.
         seed: of everything; must not be one that was trained ctx.
         progress: called as `progress(what, done, total)`.
     """
-    plan = plan or CheckPlan.of(mixture, quick=quick)
+    plan = plan or CheckPlan.of(mixture)
     ctx = _CheckContext(log_prob, sample_many, mixture, plan, progress)
-    parts = [_calibration_rows, _order_rows, _likelihood_rows, _accuracy_rows]
+    parts = [_calibration_rows, _order_rows, _likelihood_rows, _accuracy_rows, _agreement_rows]
     if mixture.has_density or mixture.is_conjugate:
         parts.insert(1, _geweke_rows)
     if mixture.is_conjugate:
         parts = [_last_point_rows, _enumeration_rows, _efficiency_rows, *parts]
     elif mixture.has_density:
         parts.append(_chain_rows)
+    if isinstance(mixture, GaussianFamily):
+        parts += [_family_rows, _exact_rows]
     rows: list[CheckRow] = []
     results: dict[str, Any] = {}
     for part, part_seed in zip(parts, seeds_of(seed, len(parts)), strict=True):
@@ -110,7 +117,7 @@ def _last_point_rows(ctx: _CheckContext, seed: int) -> Lines:
     for n, tv_seed in zip(plan.tv_sizes, seeds_of(seed, len(plan.tv_sizes)), strict=True):
         tv = last_point_tv(
             ctx.log_prob,
-            ctx.mixture.given(),
+            ctx.mixture,
             n_points=n,
             n_datasets=plan.tv_datasets,
             seed=tv_seed,
@@ -127,7 +134,7 @@ def _enumeration_rows(ctx: _CheckContext, seed: int) -> Lines:
     n = ctx.plan.kl_points
     exact = exact_comparison(
         ctx.log_prob,
-        ctx.mixture.given(),
+        ctx.mixture,
         n_points=n,
         n_datasets=ctx.plan.kl_datasets,
         seed=seed,
@@ -175,7 +182,7 @@ def _calibration_rows(ctx: _CheckContext, seed: int) -> Lines:
 def _geweke_rows(ctx: _CheckContext, seed: int) -> Lines:
     result = geweke(
         ctx.sample_many,
-        ctx.mixture.given(),
+        ctx.mixture,
         n_chains=ctx.plan.geweke_chains,
         n_rounds=ctx.plan.geweke_rounds,
         n_points=ctx.plan.geweke_points,
@@ -230,6 +237,57 @@ def _accuracy_rows(ctx: _CheckContext, seed: int) -> Lines:
             words = f"adjusted Rand index of the point estimate{kind}, mean"
             name = f"ARI, N = {n}{kind}"
             yield _row(name, float(ari.mean()), words, at_least=plan.targets.ari), name, ari
+
+
+def _agreement_rows(ctx: _CheckContext, seed: int) -> Lines:
+    plan = ctx.plan
+    sizes = plan.agreement_sizes
+    for n, size_seed in zip(sizes, seeds_of(seed, len(sizes)), strict=True):
+        drawn = ctx.simulate(plan.agreement_datasets, plan.ari_samples, size_seed, n)
+        found = agreement(drawn, ctx.progress)
+        kinds = {"promised": "by the samples", "measured": "with the truth"}
+        for (kind, words), value in zip(kinds.items(), found.mean(0), strict=True):
+            name = f"agreement, N = {n}, {kind}"
+            yield _row(name, float(value), f"{words}, of the best partition; mean"), name, found
+
+
+def _family_rows(ctx: _CheckContext, seed: int) -> Lines:
+    assert isinstance(ctx.mixture, GaussianFamily)
+    parts, plan = parts_of(ctx.mixture), ctx.plan
+    for part, part_seed in zip(parts, seeds_of(seed, len(parts)), strict=True):
+        one = ctx._replace(mixture=part.family)
+        drawn = one.simulate(plan.ess_datasets, plan.ess_samples, part_seed, plan.ess_points)
+        ess = efficiency(drawn, part.family)
+        name = f"ESS, {part.name}, N = {plan.ess_points}"
+        words = f"median over {plan.ess_datasets} data sets of this part of the family"
+        least = None if plan.targets.ess_median is None else part.ess_median
+        yield _row(name, ess.median, words, at_least=least), name, ess
+    paper = ctx._replace(mixture=parts[0].family, plan=replace(plan, tv_sizes=(plan.ess_points,)))
+    for row, key, result in _last_point_rows(paper, seed):
+        yield row._replace(name=f"paper, {row.name}"), f"paper, {key}", result
+
+
+def _exact_rows(ctx: _CheckContext, seed: int) -> Lines:
+    """Calibration of what a user of the family gets, by weights or chains, in some dimensions."""
+    family, plan = ctx.mixture, ctx.plan
+    assert isinstance(family, GaussianFamily)
+    dims = sorted({1, min(2, family.max_dim), min(4, family.max_dim), family.max_dim})
+    goal, level = Goal(min_ess=EXACT_ESS, time_limit=30.0), plan.targets.level
+    for dim, dim_seed in zip(dims, seeds_of(seed, len(dims)), strict=True):
+        seeds = seeds_of(dim_seed, 3)
+        part = in_dimension(family, dim)
+        one = ctx._replace(mixture=part)
+        drawn = one.simulate(plan.exact_datasets, plan.sbc_samples, seeds[0], plan.ess_points)
+        exact, share = made_exact(drawn, part, goal=goal, seed=seeds[1], progress=ctx.progress)
+        tested = sbc(exact, part, level=level or LEVEL, seed=seeds[2])
+        for test in tested.tests:
+            words = "p-value of exact results: is the truth one more posterior draw?"
+            least = None if level is None else test.level
+            name = f"exact, d = {dim}, SBC, {test.name}"
+            yield _row(name, test.p_value, words, at_least=least), f"exact, d = {dim}", tested
+        words = f"share of data sets with weights or chains worth {EXACT_ESS:.0f} draws"
+        name = f"exact, d = {dim}, reached"
+        yield _row(name, share, words, at_least=None if level is None else 1.0), name, share
 
 
 def _chain_rows(ctx: _CheckContext, seed: int) -> Lines:

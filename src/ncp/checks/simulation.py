@@ -45,6 +45,7 @@ __all__ = [
 Progress = Callable[[str, int, int], None]
 LogProb = Callable[[Tensor, Tensor], Any]
 
+POINTS_AT_ONCE = 50_000
 LEVEL = 0.01  # a right posterior fails a test this often
 
 
@@ -164,10 +165,9 @@ def evaluate_rows(
     what: str,
     progress: Progress | None,
     orders: Tensor | None = None,
-    points_at_once: int = 50_000,
 ) -> np.ndarray:
     """log q of labels (R, N) for data sets x[row], the points of each in its own order."""
-    step = max(1, points_at_once // labels.shape[1])
+    step = max(1, POINTS_AT_ONCE // labels.shape[1])
     parts = []
     for i in range(0, len(row), step):
         points = x[row[i : i + step]]

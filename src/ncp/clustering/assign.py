@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from ncp.clustering.prepare import Preparation, Prepared
+from ncp.clustering.prepare import Preparation
 from ncp.inference.importance import resample_counts
 from ncp.model import NCP
 from ncp.posterior import Partitions
@@ -45,13 +45,18 @@ class Scorer:
 
     @classmethod
     def choose(
-        cls, prepared: Prepared, posterior: Partitions, estimate: np.ndarray, most: int
+        cls,
+        preparation: Preparation,
+        features: np.ndarray,
+        posterior: Partitions,
+        estimate: np.ndarray,
+        most: int,
     ) -> Scorer:
         """With at most `most` of the samples, drawn by their weights."""
         counts = resample_counts(posterior.weights, most, seed=0)
         chosen = np.flatnonzero(counts)
         labels, weights = posterior.labels[chosen], counts[chosen] / counts.sum()
-        return cls(prepared.preparation, prepared.features, labels, weights, estimate)
+        return cls(preparation, features, labels, weights, estimate)
 
     def each(self, model: NCP, rows: np.ndarray) -> list[np.ndarray]:
         """p_s(j), for every sample s, of rows `(M, P)` in the caller's units."""

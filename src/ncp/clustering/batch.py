@@ -21,14 +21,17 @@ from typing import Any, NamedTuple
 
 from ncp import __version__
 from ncp.clustering.cluster import cluster_many
+from ncp.clustering.knowledge import Knowledge
 from ncp.clustering.prepare import Settings
 from ncp.clustering.result import Clustering
+from ncp.clustering.said import Said
+from ncp.clustering.saving import saved
 from ncp.engine import map_blocks
 from ncp.model import NCP, as_parcel, load
 from ncp.network.pretrained import find, short_name
-from ncp.output.folder import check_folder, replace_folder
-from ncp.output.readers import Table, names, read_bytes, read_table
-from ncp.output.results import labels_file, samples_file, summary_file
+from ncp.output.folder import check_folder, replace_folder, tidy_folder
+from ncp.output.readers import MAX_MEMORY, Marks, Table, names, read_bytes, read_table
+from ncp.output.results import labels_file, labels_table, samples_file, summary_file
 
 __all__ = ["Batch", "Job", "jobs_of"]
 
@@ -91,6 +94,8 @@ class Item(NamedTuple):
     directory: str
     table: Table
     inputs: dict[str, Any]
+    knowledge: Knowledge
+    command: str
 
 
 Block = list[Item]
@@ -105,19 +110,33 @@ class Batch:
         model: The name of a model or the path of a checkpoint.
         settings: Of `ncp.clustering.cluster.Settings`.
         columns: To take of each file; all numeric ones by default.
-        one_hot: Text columns to turn into 0/1 columns.
+        numeric: Columns that are numbers, whatever they look like.
+        categorical: Columns that are categories, whatever they look like.
         format: Of the labels.
         report: Whether to write report.html.
         keep: Summaries to remember, all by default.
+        marks: Decimal point and separator of thousands, where they cannot be told.
+        append: Whether the labels come with the whole table, or with the names of rows only.
+        max_memory: Bytes that a file may become when it is read.
+        said: What is known of the rows of each file.
+        save: Whether to write result.npz, which `Clustering.load` and `ncp report` read.
+        options: Of the command line, for the report, which offers to complete it.
     """
 
     model: str
     settings: dict[str, Any]
     columns: list[str] | None = None
-    one_hot: list[str] = field(default_factory=list)
+    numeric: list[str] = field(default_factory=list)
+    categorical: list[str] = field(default_factory=list)
     format: str = "csv"
     report: bool = True
     keep: int | None = None
+    marks: Marks = field(default_factory=Marks)
+    append: bool = False
+    max_memory: int = MAX_MEMORY
+    said: Said = field(default_factory=Said)
+    save: bool = False
+    options: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         Settings(**self.settings)  # refuse early
@@ -151,6 +170,7 @@ class Batch:
             model_name=self.model_name,
             format=self.format,
             report=self.report,
+            save=self.save,
             progress=progress if engine is None else None,
         )
         blocks, done = self._blocks(jobs, resume), 0
@@ -181,11 +201,13 @@ class Batch:
         block: Block = []
         for i, job in enumerate(jobs):
             table = self._read(job, resume)
-            if table is None:
+            known = None if table is None else self._known(job, table)
+            if table is None or known is None:
                 self.settled += 1
                 continue
             inputs = self._inputs(table)
-            block.append(Item(i, job.source, job.name, str(job.directory), table, inputs))
+            place, command = str(job.directory), self._command(job)
+            block.append(Item(i, job.source, job.name, place, table, inputs, known, command))
             rows = sum(len(item.table.values) for item in block)
             if len(block) >= BLOCK_FILES or rows >= BLOCK_ROWS:
                 yield block
@@ -193,16 +215,40 @@ class Batch:
         if block:
             yield block
 
+    def _known(self, job: Job, table: Table) -> Knowledge | None:
+        try:
+            return self.said.knowledge(table)
+        except ValueError as error:
+            job.error = f"{job.source}: {error}"
+            return None
+
+    def _command(self, job: Job) -> str:
+        """The command line that makes this result."""
+        default = job.directory == Path("ncp-output") / job.name
+        out = [] if default else ["--out", str(job.directory)]
+        return shlex.join(["ncp", "cluster", job.source, *self.options, *out])
+
     def _read(self, job: Job, resume: bool) -> Table | None:
         try:
             job.before = job.written()
             check_folder(job.directory, self._names())
-            content = read_bytes(job.source)
-            table = read_table(job.source, content, self.columns, self.one_hot)
+            content = read_bytes(job.source, self.max_memory)
+            table = read_table(
+                job.source,
+                content,
+                self.columns,
+                numeric=self.numeric,
+                categorical=self.categorical,
+                marks=self.marks,
+                append=self.append,
+                known=self.said.known_column,
+                max_memory=self.max_memory,
+            )
         except ValueError as error:
             job.error = str(error)
             return None
         if resume and (found := self._finished(job, table)) is not None:
+            tidy_folder(job.directory)
             self._remember(job, found)
             job.skipped = True
             return None
@@ -211,8 +257,12 @@ class Batch:
     def _inputs(self, table: Table) -> dict[str, Any]:
         """All that determines a result."""
         model = {"model": self.model_name, "weights": self.weights, "version": __version__}
-        chosen = {"columns": self.columns, "one_hot": self.one_hot, "format": self.format}
-        return {"sha256": table.digest, **model, **self.settings, **chosen}
+        kinds = {"numeric": self.numeric, "categorical": self.categorical}
+        chosen = {"columns": self.columns, **kinds, "format": self.format}
+        marks = {"decimal": self.marks.decimal, "thousands": self.marks.thousands}
+        read = {**marks, "append": self.append}
+        said = {"said": self.said.to_dict()}
+        return {"sha256": table.digest, **model, **self.settings, **chosen, **read, **said}
 
     def _finished(self, job: Job, table: Table) -> dict[str, Any] | None:
         try:
@@ -229,7 +279,8 @@ class Batch:
     def _names(self) -> list[str]:
         """Of the files that are written."""
         report = ["report.html"] if self.report else []
-        return [f"labels.{self.format}", "samples.npz", *report, "summary.json"]
+        result = ["result.npz"] if self.save else []
+        return [f"labels.{self.format}", "samples.npz", *report, *result, "summary.json"]
 
 
 # -- a block, here or on a worker --------------------------------------------------------------
@@ -243,38 +294,48 @@ def make_files(
     model_name: str,
     format: str,
     report: bool,
+    save: bool = False,
     progress: Progress | None = None,
 ) -> list[Files | str]:
     """The files of each item's results, or what is wrong with it."""
     try:
-        tables = [item.table.values for item in items]
-        results = cluster_many(tables, model, progress=progress, **settings)
+        tables = [item.table.data for item in items]
+        known = [item.knowledge for item in items]
+        results = cluster_many(tables, model, knowledge=known, progress=progress, **settings)
     except ValueError as error:
         if len(items) == 1:
             return [f"{items[0].source}: {error}"]
-        how = {"settings": settings, "model_name": model_name, "format": format, "report": report}
-        alone = [make_files(model, [item], **how) for item in items]  # type: ignore[arg-type]
+        how = {"settings": settings, "model_name": model_name, "format": format}
+        alone = [
+            make_files(model, [item], **how, report=report, save=save)  # type: ignore[arg-type]
+            for item in items
+        ]
         return [made for one in alone for made in one]  # each file has its own error, if any
     return [
-        _files(item, result, model_name, format, report)
+        _files(item, result, model_name, format, report, save)
         for item, result in zip(items, results, strict=True)
     ]
 
 
-def _files(item: Item, result: Clustering, model_name: str, format: str, report: bool) -> Files:
-    notes = (*item.table.notes, *result.notes)
-    result = replace(result, columns=item.table.columns, notes=notes, model_name=model_name)
+def _files(
+    item: Item, result: Clustering, model_name: str, format: str, report: bool, save: bool
+) -> Files:
+    names, command = item.table.row_names, item.command
+    result = replace(result, model_name=model_name, names=names, command=command)
+    named = result.names_of_rows if item.knowledge.known is not None else None
+    labels = labels_table(result.labels, result.confidence, item.table.rows, named)
     directory = Path(item.directory)
     summary = {"data": item.source, **result.to_dict(), "inputs": item.inputs}
     summary["labels"] = str(directory / f"labels.{format}")
     summary["report"] = str(directory / "report.html") if report else None
     files = {
-        f"labels.{format}": labels_file(result.to_pandas()[["cluster", "confidence"]], format),
+        f"labels.{format}": labels_file(labels, format),
         "samples.npz": samples_file(result.posterior.to_numpy(), result.index, result.samples),
     }
     if report:
-        command = f"ncp cluster {shlex.quote(item.source)}"
-        files["report.html"] = result.report(item.name, command).encode()
+        files["report.html"] = result.report(item.name).encode()
+    if save:
+        files["result.npz"] = saved(result)
     summary["files"] = [*files, "summary.json"]
     files["summary.json"] = summary_file(summary)
     return files

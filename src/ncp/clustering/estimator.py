@@ -6,23 +6,29 @@ constructor, work in `fit`, results in attributes that end in an underscore.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ncp.clustering.cluster import cluster
-from ncp.clustering.prepare import as_rows, preprocessing_of
+from ncp.clustering.gaussian_result import GaussianClustering
+from ncp.clustering.prepare import preprocessing_of, unmasked
 from ncp.clustering.result import Clustering
 from ncp.network.pretrained import DEFAULT
+from ncp.output.columns import check_whole
 from ncp.posterior import Partitions
 
 __all__ = ["NCPClusterer"]
 
-LARGEST_SIMILARITY = 20_000
+OURS = "model", "random_state"  # all other parameters are those of `cluster`
+
+
+def _is_gaussian(estimator: Any) -> bool:
+    return isinstance(getattr(estimator, "clustering_", None), GaussianClustering)
 
 
 class NCPClusterer(ClusterMixin, BaseEstimator):
@@ -33,40 +39,33 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
     model : str, path or NCP, default="tabular"
         The name of a model (see `ncp models`), a checkpoint, or a model. The tabular model
         takes any number of columns in any units; the others take data in their own units.
-    n_samples : int, default=None
-        Posterior samples; by default 50 for the tabular model and 1,000 for others.
-    orders : int or "each", default=None
-        Random orders of the points that the samples are spread over; by default 10 or 8.
-    estimate : {"auto", "vi", "binder", "pear", "map"}, default="auto"
-        The point estimate in `labels_`; see `ncp.clustering.prepare.Settings`.
-    reweight : bool or "auto", default="auto"
-        Importance weights that make the samples exact, where the model has a joint density.
-        "auto" leaves them out when they are not to be trusted.
-    max_clusters : int, default=None
-        The most clusters of the point estimate.
-    max_points : int, default=None
-        Rows clustered at once; of larger data a random subset, and the rest is assigned.
-    scale : float, default=None
-        Multiply the centred data by this, to bring them to the model's units.
-    noise_sd : float, default=None
-        Spread of one cluster in the data's units; sets the scale.
+    at_least, at_most : int, default=None
+        How many clusters there are, if that is known; both alike for a given number.
+    at_any_price : bool, default=False
+        Whether to obey labels and numbers that the model gives a probability below 1e-12.
+    n_samples, orders, estimate, reweight, max_clusters, max_points, scale, noise_sd, exact
+        As in `ncp.clustering.prepare.Settings`.
+    alpha, ratio, dof, hyperparameters
+        The same, for the model "gaussian".
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results.
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        The cluster of each row in the point estimate; -1 for rows left out for missing values.
+        The cluster of each row in the point estimate, numbered by size, the largest is 0; -1 for
+        rows left out for missing values.
     n_clusters_ : int
         How many clusters that has.
     confidence_ : ndarray of shape (n_samples,)
-        Probability that each row belongs to its cluster.
+        How sure each row's cluster is: the overlap to expect of it with the row's cluster in a
+        posterior sample, what both share of what either has.
     similarity_matrix_ : ndarray of shape (n_samples, n_samples)
         Probability that two rows share a cluster; computed when asked for.
     posterior_ : Partitions
         The posterior samples.
     clustering_ : Clustering
-        Everything else: summary, notes, warnings, `plot()`, `write_report(path)`.
+        Everything else: summary, notes, warnings, `profile()`, `plot()`, `write_report(path)`.
     n_features_in_ : int
         Number of columns seen in `fit`.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -85,9 +84,17 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         estimate: str = "auto",
         reweight: bool | str = "auto",
         max_clusters: int | None = None,
+        at_least: int | None = None,
+        at_most: int | None = None,
+        at_any_price: bool = False,
         max_points: int | None = None,
         scale: float | None = None,
         noise_sd: float | None = None,
+        alpha: float | None = None,
+        ratio: float | None = None,
+        dof: float | str | None = None,
+        hyperparameters: str = "best",
+        exact: bool | None = None,
         random_state: Any = None,
     ) -> None:
         self.model = model
@@ -96,9 +103,17 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         self.estimate = estimate
         self.reweight = reweight
         self.max_clusters = max_clusters
+        self.at_least = at_least
+        self.at_most = at_most
+        self.at_any_price = at_any_price
         self.max_points = max_points
         self.scale = scale
         self.noise_sd = noise_sd
+        self.alpha = alpha
+        self.ratio = ratio
+        self.dof = dof
+        self.hyperparameters = hyperparameters
+        self.exact = exact
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> NCPClusterer:
@@ -109,25 +124,21 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         X : array-like of shape (n_samples, n_features)
             The data. NaN for missing values: the tabular model fills them in, the others leave
             such rows out.
-        y : ignored
+        y : array-like of shape (n_samples,), default=None
+            What is known of the clusters: equal labels are together, different ones apart, and
+            -1 is not known, as in scikit-learn's semi-supervised estimators.
         """
         data = self._validate(X, "allow-nan")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        given = self.get_params(deep=False)
         found = cluster(
             data,
             self.model,
-            n_samples=self.n_samples,
-            orders=self.orders,
-            estimate=self.estimate,
-            reweight=self.reweight,
-            max_clusters=self.max_clusters,
-            max_points=self.max_points,
-            scale=self.scale,
-            noise_sd=self.noise_sd,
+            known=None if y is None else column_or_1d(y),
             seed=seed,
+            **{name: value for name, value in given.items() if name not in OURS},
         )
-        names = getattr(self, "feature_names_in_", found.columns)
-        self.clustering_: Clustering = replace(found, columns=tuple(str(name) for name in names))
+        self.clustering_: Clustering = found
         self.labels_ = self.clustering_.labels
         self.n_clusters_ = self.clustering_.n_clusters
         self.confidence_ = self.clustering_.confidence
@@ -138,25 +149,16 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
     def similarity_matrix_(self) -> np.ndarray:
         """P(c_i = c_j) of all pairs of rows."""
         check_is_fitted(self)
-        n = len(self.labels_)
-        if n > LARGEST_SIMILARITY:
-            raise ValueError(
-                f"Expected at most {LARGEST_SIMILARITY} rows for a matrix of all pairs but got "
-                f"{n}; ncp.summary.similarity.similarity_blocks gives it in blocks"
-            )
-        if self.posterior_.n_points == n:
-            return self.posterior_.similarity_matrix()
-        from ncp.summary.similarity import similarity
-
-        usable = self.labels_ >= 0
-        matrix = np.full((n, n), np.nan)
-        samples = self.clustering_.samples[:, usable]
-        matrix[np.ix_(usable, usable)] = similarity(samples)
-        return matrix
+        return self.clustering_.similarity()
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable cluster of new rows; `n_clusters_` stands for a new cluster."""
-        return np.asarray(self.predict_proba(X).argmax(axis=1))
+        """The most probable cluster of new rows; -1 for rows that fit none of them.
+
+        A row fits none if "a new cluster" is more probable than each cluster of `labels_`.
+        """
+        chances = self.predict_proba(X)
+        best = chances.argmax(axis=1)
+        return np.where(best == chances.shape[1] - 1, -1, best)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of new rows joining each cluster of `labels_`.
@@ -168,13 +170,33 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         ndarray of shape (n_samples, n_clusters_ + 1); the last column is "a new cluster".
         """
         check_is_fitted(self)
-        fills_in = preprocessing_of(self.clustering_.model) is not None
+        model = self.clustering_.model
+        fills_in = model is not None and preprocessing_of(model) is not None
         data = self._validate(X, "allow-nan" if fills_in else True, reset=False)
         return self.clustering_.predict_proba(data)
 
-    def _validate(self, X: Any, finite: bool | str, reset: bool = True) -> np.ndarray:
-        if hasattr(X, "dtypes"):
-            as_rows(X)  # refuses dates and categories, which scikit-learn takes for numbers
+    @available_if(_is_gaussian)
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Log density of new rows, averaged over the posterior (model "gaussian")."""
+        return self._gaussian().score_samples(self._validate(X, True, reset=False))
+
+    @available_if(_is_gaussian)
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """New rows of the posterior predictive and their clusters (model "gaussian")."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return self._gaussian().sample(n_samples, seed)
+
+    def _gaussian(self) -> GaussianClustering:
+        assert isinstance(self.clustering_, GaussianClustering)
+        return self.clustering_
+
+    def _validate(self, X: Any, finite: bool | str, reset: bool = True) -> Any:
+        X = unmasked(X)
+        if hasattr(X, "dtypes") and hasattr(X, "columns"):  # categories and dates are welcome
+            validate_data(self, X, skip_check_array=True, reset=reset)
+            return X
+        if isinstance(X, np.ndarray):
+            check_whole(X)
         with np.errstate(invalid="ignore"):  # of infinite values, which are refused
             data = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=reset)
         return np.asarray(data)

@@ -9,31 +9,33 @@ What was done, and what looks unlike the training data, is said in words.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from ncp.clustering.knowledge import Translated
 from ncp.generative.model import Preprocessing
+from ncp.generative.priors import Prior, prior_from_dict
+from ncp.generative.specs import check_positive
 from ncp.model import NCP
 from ncp.network.pretrained import DEFAULT
+from ncp.output.columns import Columns, check_whole, columns_of, default_names
 from ncp.output.words import (
     NOTHING_VARIES,
     PIXELS_DIVIDED,
     count,
     left_out_sentence,
+    parts_sentence,
     pixel_sentence,
     range_sentence,
     size_sentence,
     spread_sentence,
-    subset_sentence,
     units_sentence,
 )
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 __all__ = [
     "Preparation",
@@ -41,17 +43,20 @@ __all__ = [
     "Range",
     "Settings",
     "Units",
+    "as_columns",
     "as_rows",
     "check_shape",
-    "column_names",
-    "find_columns",
+    "fit_preparation",
+    "look_again",
     "prepare",
     "preprocessing_of",
+    "unmasked",
 ]
 
 Range = tuple[float, float]
 
 LARGEST_VALUE = 1e50  # powers and sums of which do not overflow
+MOST_LOOKS = 4  # at parts of a large table, or with missing values filled in anew
 SMALLEST_LIMIT = 1000  # rows that are always clustered at once
 ESTIMATES = ("auto", "vi", "binder", "pear", "map")
 
@@ -61,9 +66,9 @@ class Settings:
     """How a table is clustered. What is left out is chosen for the model (`for_model`).
 
     Args:
-        n_samples: Posterior samples; by default 1,000, for `tabular` 50.
+        n_samples: Posterior samples; by default 1,000, for `tabular` 400.
         orders: Random orders of the points that they are spread over, or `"each"`; by default 8,
-            for `tabular` 10.
+            for `tabular` 16.
         estimate: The point estimate: `"vi"`, `"binder"`, `"pear"` or `"map"` (see
             `ncp.summary.estimate.point_estimate`), or `"auto"`: `"pear"` for tables, else `"vi"`.
         reweight: Importance weights: `True`, `False`, or `"auto"`: where the model has a joint
@@ -73,10 +78,22 @@ class Settings:
         max_points: Rows clustered at once; of larger tables a random subset of so many. By
             default twice what the model was trained on, at least 1,000; for `tabular` what it was
             trained on.
+        numeric: Columns of a data frame that are numbers, whatever they look like.
+        categorical: Columns of a data frame that are categories, whatever they look like.
         scale: Multiply the (centred) data by this number.
         noise_sd: Spread of one cluster in the data's units; the data are multiplied by the number
             that makes it the model's.
         seed: Makes the result reproducible.
+        exact: Whether the samples must be exact (an error if they are not in time) or need not
+            be (`reweight=False`); None leaves it to `reweight`.
+        alpha, ratio, dof, location: For `gaussian`: the concentration, the ratio of standard
+            deviations between clusters to within, the degrees of freedom ("known" for known
+            covariances) and the prior mean; what is not given is chosen by its evidence (the
+            prior mean is the data's).
+        hyperparameters: "best" for the most probable setting, "average" over all.
+        prior: For `gaussian`: of partitions, if not a CRP: `PitmanYor`,
+            `MixtureOfFiniteMixtures`, or a dict that describes one.
+        nearest: For `gaussian`: settings outside the trained range are weighted from the nearest.
     """
 
     n_samples: int | None = None
@@ -86,11 +103,22 @@ class Settings:
     time_limit: float = 5.0
     max_clusters: int | None = None
     max_points: int | None = None
+    numeric: Sequence[str] = ()
+    categorical: Sequence[str] = ()
     scale: float | None = None
     noise_sd: float | None = None
     seed: int | None = None
+    exact: bool | None = None
+    alpha: float | None = None
+    ratio: float | None = None
+    dof: float | str | None = None
+    location: Any = None
+    hyperparameters: str = "best"
+    prior: Any = None
+    nearest: bool = False
 
     def __post_init__(self) -> None:
+        self._check_family()
         if self.estimate not in ESTIMATES:
             raise ValueError(f"Expected estimate among {ESTIMATES} but got {self.estimate!r}")
         if self.reweight not in (True, False, "auto"):
@@ -113,14 +141,46 @@ class Settings:
             object.__setattr__(self, name, float(value))
         if self.scale is not None and self.noise_sd is not None:
             raise ValueError("Expected scale or noise_sd but got both")
+        for name in ("numeric", "categorical"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                raise ValueError(f"Expected {name} as a list of columns but got {value!r}")
+            object.__setattr__(self, name, tuple(str(column) for column in value))
+
+    def _check_family(self) -> None:
+        """Hyper-parameters as plain values, which can be saved."""
+        if self.exact is False:
+            object.__setattr__(self, "reweight", False)
+        if self.hyperparameters not in ("best", "average"):
+            raise ValueError(
+                f"Expected hyperparameters 'best' or 'average' but got {self.hyperparameters!r}"
+            )
+        if self.dof == np.inf:
+            object.__setattr__(self, "dof", "known")
+        for name in ("alpha", "ratio", "dof"):
+            value = getattr(self, name)
+            if value is None or (name, value) == ("dof", "known"):
+                continue
+            object.__setattr__(self, name, check_positive(name, value))
+        if self.location is not None:
+            where = np.asarray(self.location, dtype=np.float64)
+            if where.ndim > 1 or not np.isfinite(where).all():
+                raise ValueError(f"Expected location to be numbers but got {self.location!r}")
+            object.__setattr__(self, "location", where.tolist())
+        if isinstance(self.prior, Prior):
+            object.__setattr__(self, "prior", self.prior.to_dict())
+        if self.prior is not None:
+            prior_from_dict(self.prior)
+            if self.alpha is not None:
+                raise ValueError("Expected alpha or prior but got both")
 
     def for_model(self, model: NCP) -> Settings:
         """With nothing left open. Tables are unsure in many ways: many orders, few samples each."""
         is_table = preprocessing_of(model) is not None
         largest = 0 if model.mixture is None else model.mixture.sizes[1]
         chosen: dict[str, Any] = {
-            "n_samples": 50 if is_table else 1000,
-            "orders": 10 if is_table else 8,
+            "n_samples": 400 if is_table else 1000,
+            "orders": 16 if is_table else 8,
             "estimate": "pear" if is_table else "vi",
             "max_points": largest if is_table else max(SMALLEST_LIMIT, 2 * largest),
         }
@@ -161,22 +221,30 @@ class Prepared:
     """Rows in a model's units.
 
     Attributes:
-        table: The table as floats, `(N, P)` or `(N, *event_shape)`.
+        columns: The table, as numbers, with what they mean.
         features: What the network sees, `(n, *event_shape)`.
         index: Which rows of the table they are, `(n,)`.
         usable: Which rows of the table have all the values they need, `(N,)`.
         preparation: For further rows.
         notes: What was done.
         warnings: What looks unlike the data the model was trained on, and what to do about it.
+        n_looks: How many looks at the table an answer takes: parts of a large one, or fillings-in
+            of missing values.
     """
 
-    table: np.ndarray
+    columns: Columns
     features: np.ndarray
     index: Int64[np.ndarray, " n"]
     usable: np.ndarray
     preparation: Preparation
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    n_looks: int = 1
+
+    @property
+    def table(self) -> np.ndarray:
+        """The table as floats, `(N, P)` or `(N, *event_shape)`."""
+        return self.columns.values
 
     @property
     def is_partial(self) -> bool:
@@ -187,16 +255,18 @@ class Prepared:
 def as_rows(x: Any) -> np.ndarray:
     """A table of floats, rows first, with NaN for missing; a vector is one column."""
     pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(x, pandas.DataFrame | pandas.Series):
-        x = _frame_rows(x if isinstance(x, pandas.DataFrame) else x.to_frame())
+    if pandas is not None and isinstance(x, pandas.Series):
+        x = x.to_numpy(dtype=np.float64, na_value=np.nan) if x.dtype.kind in "biuf" else x
     elif hasattr(x, "detach"):  # a tensor
         x = x.detach().cpu()
+    x = unmasked(x)
     try:
         if np.asarray(x).dtype.kind in "cmM":
             raise ValueError(f"dtype {np.asarray(x).dtype}")
         rows = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected a table of numbers but got {error}") from None
+    check_whole(np.asarray(x))
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim < 2 or 0 in rows.shape:
         raise ValueError(f"Expected a table with rows and columns but got shape {rows.shape}")
@@ -207,39 +277,69 @@ def as_rows(x: Any) -> np.ndarray:
     return rows
 
 
-def _frame_rows(frame: DataFrame) -> Float64[np.ndarray, "N P"]:
-    """The columns of a data frame, each in its own way, as some have a type of their own."""
-    rows = np.empty(frame.shape)
-    for i, name in enumerate(frame.columns):
-        column = frame.iloc[:, i]
-        try:
-            if column.dtype.kind in "cmM" or str(column.dtype) == "category":
-                raise TypeError
-            rows[:, i] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        except (TypeError, ValueError, OverflowError):
-            raise ValueError(
-                f"Expected a table of numbers but column {name!r} is of type {column.dtype}; "
-                "drop or encode it"
-            ) from None
-    return rows
+def unmasked(x: Any) -> Any:
+    """Masked cells of NumPy's arrays as NaN; anything else as it is.
+
+    Example:
+        >>> unmasked(np.ma.masked_equal([[1, -999]], -999))
+        array([[ 1., nan]])
+    """
+    if isinstance(x, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in x):
+        x = np.ma.array(x)
+    if not np.ma.is_masked(x):
+        return x
+    return x.astype(object if x.dtype.kind == "O" else np.float64).filled(np.nan)
+
+
+def as_columns(x: Any, settings: Settings) -> Columns:
+    """What the columns of a table hold: of a data frame anything, else numbers.
+
+    Args:
+        x: `Columns`, a data frame, or an array.
+        settings: `numeric` and `categorical` matter here.
+    """
+    if isinstance(x, Columns):
+        return x
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(x, pandas.DataFrame):
+        if settings.numeric or settings.categorical:
+            raise ValueError("Expected a data frame for numeric or categorical columns by name")
+        rows = as_rows(x)
+        width = int(np.prod(rows.shape[1:]))
+        return Columns(rows, default_names(width), ((),) * width)
+    if 0 in x.shape:
+        raise ValueError(f"Expected a table with rows and columns but got shape {x.shape}")
+    try:
+        found = columns_of(x, numeric=settings.numeric, categorical=settings.categorical)
+    except ValueError as error:
+        raise ValueError(f"Expected a table that can be clustered but it {error}") from None
+    return replace(found, values=as_rows(found.values))
 
 
 def prepare(
-    model: NCP, x: Any, settings: Settings | None = None, ranges: dict[int, Range] | None = None
+    model: NCP,
+    x: Any,
+    settings: Settings | None = None,
+    ranges: dict[int, Range] | None = None,
+    knowledge: Translated | None = None,
 ) -> Prepared:
     """Bring a table to the model's units, or a random subset of it if it is large.
 
     Args:
         model: A trained network.
-        x: The table, `(N, P)` (or `(N, *event_shape)`), NaN for missing.
+        x: The table: `Columns`, a data frame, or an array `(N, P)` (or `(N, *event_shape)`), NaN
+            for missing.
         settings: `max_points`, `scale`, `noise_sd` and `seed` matter here.
         ranges: Remembers, from table to table, what the model's training data look like.
+        knowledge: What is known of the rows; those are in every subset.
     """
     settings = settings or Settings()
-    rows = as_rows(x)
     tabular = preprocessing_of(model) is not None
+    columns = as_columns(x, settings)
+    columns = columns if tabular else columns.as_numbers()
+    rows = columns.values
     usable = np.ones(len(rows), dtype=bool)
-    notes: list[str] = []
+    notes = list(columns.notes)
     if not tabular:
         check_shape(model, rows)
         usable = ~np.isnan(rows).reshape(len(rows), -1).any(1)
@@ -250,21 +350,62 @@ def prepare(
     index = np.flatnonzero(usable)
     limit = settings.for_model(model).max_points
     assert limit is not None
-    if len(index) > limit:
-        rng = np.random.default_rng(settings.seed)
-        index = np.sort(rng.choice(index, limit, replace=False))
-        notes.append(subset_sentence(limit, int(usable.sum())))
+    n_looks = int(np.clip(-(-len(index) // limit), 1, MOST_LOOKS))
+    if n_looks > 1:
+        notes.append(parts_sentence(n_looks, limit, len(index)))
+        index = _subset(index, limit, np.random.default_rng(settings.seed), knowledge)
+    if tabular and np.isnan(rows).any():
+        n_looks = MOST_LOOKS
     if tabular:
-        return _prepare_table(model, rows, index, usable, notes, settings)
+        found = _prepare_table(model, columns, index, usable, notes, settings)
+        return replace(found, n_looks=n_looks)
     units, sentences = _units(model, rows[index], settings)
     features = units.apply(rows[index])
     warnings = _warnings(model, features, {} if ranges is None else ranges)
-    return Prepared(rows, features, index, usable, units, (*notes, *sentences), warnings)
+    notes = [*notes, *sentences]
+    return Prepared(columns, features, index, usable, units, tuple(notes), warnings, n_looks)
+
+
+def look_again(
+    model: NCP, first: Prepared, number: int, settings: Settings, knowledge: Translated | None
+) -> Prepared:
+    """Another look at a table: another part of a large one, missing values filled in anew.
+
+    Args:
+        model: The network.
+        first: The first look.
+        number: Of this look, from 1.
+        settings: As of the first.
+        knowledge: The same.
+    """
+    index = first.index
+    if first.is_partial:
+        seed = None if settings.seed is None else [settings.seed, number]
+        rng = np.random.default_rng(seed)
+        index = _subset(np.flatnonzero(first.usable), len(index), rng, knowledge)
+    preparation, features = fit_preparation(model, first.columns, index, settings, number)
+    return replace(first, features=features, index=index, preparation=preparation)
+
+
+def _subset(
+    index: Int64[np.ndarray, " N"],
+    limit: int,
+    rng: np.random.Generator,
+    knowledge: Translated | None,
+) -> Int64[np.ndarray, " n"]:
+    """So many of the rows at random, with those that something is known of."""
+    if knowledge is None:
+        return np.sort(rng.choice(index, limit, replace=False))
+    always = np.intersect1d(knowledge.some_rows(limit // 2, rng), index)
+    if len(always) > limit:
+        raise ValueError(f"Expected links between at most {limit} rows but got {len(always)}")
+    others = rng.choice(np.setdiff1d(index, always), limit - len(always), replace=False)
+    return np.sort(np.concatenate([always, others]))
 
 
 def _prepare_table(
     model: NCP,
-    table: np.ndarray,
+    columns: Columns,
     index: np.ndarray,
     usable: np.ndarray,
     notes: list[str],
@@ -277,10 +418,10 @@ def _prepare_table(
         raise ValueError(
             "Expected no scale or noise_sd, since the tabular model standardises columns itself"
         )
-    rows = table.reshape(len(table), -1)
+    rows = columns.values.reshape(len(columns), -1)
     if np.isnan(rows).all():
         raise ValueError("Expected a table with values but every cell is missing")
-    fitted = preprocessing.fit(rows[index])
+    fitted = preprocessing.fit(rows[index], columns.categorical)
     if not fitted.rows.all():
         usable = usable & ~np.isnan(rows).any(1)
     index = index[fitted.rows]
@@ -293,7 +434,32 @@ def _prepare_table(
     warnings += _size_warning(model, len(index))
     notes = [*notes, words]
     features = fitted.features
-    return Prepared(table, features, index, usable, fitted, tuple(notes), tuple(warnings))
+    return Prepared(columns, features, index, usable, fitted, tuple(notes), tuple(warnings))
+
+
+def fit_preparation(
+    model: NCP,
+    columns: Columns,
+    index: Int64[np.ndarray, " n"],
+    settings: Settings,
+    seed: int = 0,
+) -> tuple[Preparation, np.ndarray]:
+    """The preparation of the rows `index` alone, and what the network sees of them.
+
+    Args:
+        model: The network.
+        columns: All rows.
+        index: Those that count.
+        settings: `scale` and `noise_sd` matter here.
+        seed: Of what fills in missing values.
+    """
+    preprocessing = preprocessing_of(model)
+    if preprocessing is None:
+        units, _ = _units(model, columns.values[index], settings)
+        return units, units.apply(columns.values[index])
+    rows = columns.values.reshape(len(columns), -1)
+    fitted = preprocessing.fit(rows[index], columns.categorical, seed)
+    return fitted, fitted.features
 
 
 def check_shape(model: NCP, rows: np.ndarray) -> None:
@@ -375,25 +541,3 @@ def _training_range(model: NCP, size: int) -> Range:
     reach = (x - model.location.double().cpu()).abs().flatten(1).amax(1)
     spread = x.std(1, correction=0).flatten(1).amax(1)
     return float(reach.quantile(0.999)), float(spread.quantile(0.001))
-
-
-def column_names(x: Any, table: np.ndarray) -> tuple[str, ...]:
-    names = getattr(x, "columns", None)
-    if names is not None:
-        return tuple(str(name) for name in names)
-    width = int(np.prod(table.shape[1:]))
-    return tuple(f"column {i + 1}" for i in range(width))
-
-
-def find_columns(names: tuple[str, ...], wanted: tuple[str, ...]) -> list[int]:
-    """Where the wanted columns are among the names."""
-    if names == wanted:
-        return list(range(len(names)))
-    if sorted(names) != sorted(wanted) or len(set(names)) < len(names):
-        differ = [name for name in names if name not in wanted]
-        missing = [name for name in wanted if name not in names]
-        raise ValueError(
-            f"Expected the columns of the clustered table, each once, but {missing[:5]} are "
-            f"missing and {differ[:5]} are unknown"
-        )
-    return [names.index(name) for name in wanted]

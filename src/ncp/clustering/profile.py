@@ -127,7 +127,7 @@ def _add_levels(found: list[list[Trait]], column: Column, labels: np.ndarray) ->
             continue
         p, q = counts[k] / n_in, rest[k] / n_out
         effect = 2 * np.arcsin(np.sqrt(p)) - 2 * np.arcsin(np.sqrt(q))
-        best = frequent[np.abs(effect[frequent]).argmax()]
+        best = max(frequent, key=lambda level: (abs(effect[level]).round(9), effect[level]))
         share = (float(p[best]), 0.0), (float(q[best]), 0.0)
         level = column.levels[best]
         some.append(Trait(column.name, float(effect[best]), *share, level=level))

@@ -19,21 +19,25 @@ import numpy as np
 from jaxtyping import Float64, Int, Int64
 
 from ncp.clustering.assign import Scorer
+from ncp.clustering.knowledge import Heard, Knowledge, cluster_names, names_to_find, own_index
 from ncp.clustering.prepare import (
     Settings,
     as_rows,
     check_shape,
-    column_names,
-    find_columns,
     preprocessing_of,
 )
 from ncp.clustering.profile import traits, typical_rows
+from ncp.clustering.verdict import Verdict, judge
 from ncp.files import write_atomically
 from ncp.model import NCP
 from ncp.output import words
+from ncp.output.columns import Columns, default_names, encode
 from ncp.output.payload import Column
+from ncp.output.terminal import visible
 from ncp.posterior import Partitions
+from ncp.summary.assignment import assignment
 from ncp.summary.distance import expected_loss
+from ncp.summary.questions import Question, best_pairs, best_rows
 from ncp.summary.similarity import similarity
 from ncp.summary.summary import Summary
 
@@ -63,6 +67,7 @@ class Clustering:
     Attributes:
         table: The data as numbers, `(N, P)`; `(N, 0)` if it was saved without.
         columns: Names of its columns.
+        levels: Of each column, what its numbers 0, 1, ... mean; empty for numbers.
         labels: The point estimate, `(N,)`, numbered by size; -1 for rows that were left out for
             missing values.
         confidence: How sure that is, `(N,)`: the overlap to expect of a row's cluster with its
@@ -74,13 +79,20 @@ class Clustering:
             completed by assignment.
         notes: What was done to the data.
         warnings: What looks unlike the data the model was trained on.
-        model: The network.
+        model: The network; None if the result was loaded where the network is not.
         model_name: Its name.
         settings: How it was run.
         seconds: How long it took.
-        scorer: What scores further rows.
+        scorer: What scores further rows; None if the result was loaded without.
+        is_conjugate: Whether the network's model has a joint density to weight samples by.
+        weights: SHA-256 of the network's weights, if the result was loaded.
         frame: The data frame as it was given, if it was one.
         names: What the rows are called; by default by the frame's index, or numbers from 1.
+        heard: What was known beforehand, if anything.
+        stability: How far parts of a large table agree with each other, 0 to 1.
+        shortfall: How much less the answers on tables of this size agreed with the truth than
+            their samples promised, when the model was measured.
+        command: The command line that made it, for the report.
 
     Printed, it says in words what was found; in a notebook it shows it, too.
     """
@@ -95,13 +107,20 @@ class Clustering:
     samples: Int[np.ndarray, "S N"]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    model: NCP
+    model: NCP | None
     model_name: str
     settings: Settings
     seconds: float
-    scorer: Scorer = field(repr=False)
+    scorer: Scorer | None = field(repr=False)
+    is_conjugate: bool = False
+    weights: str = ""
     frame: Any = field(default=None, repr=False)
     names: tuple[str, ...] | None = field(default=None, repr=False)
+    heard: Heard | None = field(default=None, repr=False)
+    levels: tuple[tuple[str, ...], ...] = ()
+    stability: float = 1.0
+    shortfall: float = 0.0
+    command: str = "ncp cluster FILE"
 
     # -- numbers -----------------------------------------------------------------------------------
 
@@ -126,17 +145,48 @@ class Clustering:
         return len(self.index) < int((self.labels >= 0).sum())
 
     @property
+    def has_table(self) -> bool:
+        """Whether the data are here; they are not if the result was saved without."""
+        return bool(self.table.shape[1])
+
+    @property
+    def data(self) -> Columns:
+        """The table with what its numbers mean."""
+        return Columns(self.table, self.columns, self._levels)
+
+    @property
     def n_draws(self) -> float:
         """How many independent draws the samples are worth."""
-        return self.posterior.report.ess
+        drawn = self.posterior
+        ess = drawn.report.ess
+        if self.heard is None or drawn.log_weights is not None or drawn.finish is not None:
+            return ess
+        return min(ess, self.heard.n_draws)  # the network's, which nothing else replaced
+
+    @property
+    def cluster_names(self) -> tuple[str, ...]:
+        """What the clusters are called: by known labels and "new 1", ..., or else by numbers."""
+        if self.heard is None or not self._has_names:
+            return tuple(str(k) for k in range(self.n_clusters))
+        return cluster_names(self.labels, self.heard.rows.labels, self.heard.rows.names)
+
+    @property
+    def _has_names(self) -> bool:
+        return self.heard is not None and len(self.heard.rows.names) > 0
+
+    @property
+    def names_of_rows(self) -> list[str]:
+        """What the cluster of each row is called; "" for rows that were left out."""
+        names = (*self.cluster_names, "")
+        return [names[k] for k in self.labels]
 
     @property
     def row_names(self) -> tuple[str, ...]:
         """What the rows are called."""
         if self.names is not None:
             return self.names
-        index = getattr(self.frame, "index", None)
-        if index is None or type(index).__name__ == "RangeIndex":
+        index = own_index(self.frame)
+        if index is None:
             return tuple(str(i + 1) for i in range(self.n_points))
         return tuple(str(name) for name in index)
 
@@ -147,12 +197,33 @@ class Clustering:
 
         The columns of a data frame are found by their names, if those of the table have any.
         """
-        rows = as_rows(x)
-        if hasattr(x, "columns") and self.columns != column_names(None, self.table):
-            rows = rows[:, find_columns(column_names(x, rows), self.columns)]
+        if self.model is None or self.scorer is None:
+            why = f"the model {self.model_name!r}; give it to Clustering.load"
+            why = why if self.has_table else "a result that was saved with its table"
+            raise ValueError(f"Expected {why}, to score new rows")
+        rows = self._rows(x)
         if preprocessing_of(self.model) is None:
             check_shape(self.model, rows)
         return self.scorer.joint(self.model, rows)
+
+    def _rows(self, x: Any) -> np.ndarray:
+        """New rows as numbers, in the order of the table's columns."""
+        named = self.frame is not None or self.columns != default_names(len(self.columns))
+        if hasattr(x, "columns") and not isinstance(x, Columns):
+            given = tuple(str(name).strip() for name in x.columns)
+            named = named or sorted(given) == sorted(self.columns)
+            names = self.columns if named else given
+            return as_rows(encode(x, names, self._levels))
+        if any(self._levels):
+            raise ValueError(
+                "Expected a data frame with the columns of the clustered table, some of which are "
+                f"categories, but got {type(x).__name__}"
+            )
+        return as_rows(x)
+
+    @property
+    def _levels(self) -> tuple[tuple[str, ...], ...]:
+        return self.levels or ((),) * len(self.columns)
 
     def predict(self, x: Any) -> Int64[np.ndarray, " M"]:
         """The most probable cluster of new rows; -1 for those that fit none ("a new cluster")."""
@@ -192,7 +263,9 @@ class Clustering:
         Args:
             rows: By position or label; all of them when left out.
         """
-        at = np.arange(self.n_points) if rows is None else self._positions(rows)
+        return self._similarity(np.arange(self.n_points) if rows is None else self._positions(rows))
+
+    def _similarity(self, at: Int64[np.ndarray, " M"]) -> Float64[np.ndarray, "M M"]:
         if len(at) > LARGEST_SIMILARITY:
             raise ValueError(
                 f"Expected at most {LARGEST_SIMILARITY} rows for a matrix of all pairs but got "
@@ -217,14 +290,51 @@ class Clustering:
         return np.array([self._position(row) for row in several], dtype=np.int64)
 
     def _position(self, row: Any) -> int:
-        if isinstance(row, int | np.integer) and not isinstance(row, bool):
+        index = own_index(self.frame)
+        whole = isinstance(row, int | np.integer) and not isinstance(row, bool)
+        if whole and (index is None or index.dtype.kind not in "iu"):
             if not -self.n_points <= row < self.n_points:
                 raise ValueError(f"Expected a row below {self.n_points} but got {row}")
             return int(row) % self.n_points
-        names = self.row_names
+        names = self.row_names  # a number may be a label, too
         if names.count(str(row)) != 1:
             raise ValueError(f"Expected a row's position or its unique label but got {row!r}")
         return names.index(str(row))
+
+    # -- a conversation ----------------------------------------------------------------------------
+
+    def ask(self, n_questions: int = 5, about: str = "pairs") -> list[Question]:
+        """What to look up next: questions whose answers would leave the least uncertainty.
+
+        Args:
+            n_questions: At most so many; fewer if there is nothing left to ask.
+            about: `"pairs"` of rows (do they share a cluster?) or `"rows"` (which cluster is it?).
+
+        Returns:
+            Questions with their rows, by position or by label if the frame's index has any, the
+            best first; see `ncp.summary.questions`. Answers go to `given`.
+        """
+        if about not in ("pairs", "rows"):
+            raise ValueError(f"Expected about 'pairs' or 'rows' but got {about!r}")
+        if not isinstance(n_questions, int | np.integer) or n_questions < 1:
+            raise ValueError(f"Expected n_questions to be an integer >= 1 but got {n_questions!r}")
+        usable = np.flatnonzero(self.labels >= 0)
+        labels, weights = self._draws()
+        search = best_pairs if about == "pairs" else best_rows
+        found = search(labels[:, usable], weights, self.labels[usable], n_questions)
+        names = names_to_find(self.frame, self.n_points)
+        return [q._replace(points=tuple(names[usable[i]] for i in q.points)) for q in found]
+
+    def given(self, **knowledge: Any) -> Clustering:
+        """The answer if this is known, too: from the samples that obey, or drawn anew.
+
+        Args:
+            knowledge: As for `ncp.cluster`: `known`, `together`, `apart`, `n_clusters`,
+                `at_least`, `at_most`, `at_any_price`; what was known before stays known.
+        """
+        from ncp.clustering.cluster import cluster_given
+
+        return cluster_given(self, Knowledge(**knowledge))
 
     # -- partitions --------------------------------------------------------------------------------
 
@@ -245,7 +355,8 @@ class Clustering:
             known = [str(value) for value in np.unique(k) if (k == value).sum() >= ENOUGH_FOR_K]
             raise ValueError(
                 f"Expected n_clusters among {', '.join(known) or 'none'}, which enough of the "
-                f"{len(k)} samples have, but got {n_clusters}"
+                f"{len(k)} samples have, but got {n_clusters}; given(n_clusters={n_clusters}) "
+                "draws others"
             )
         some = np.random.default_rng(0).permutation(len(chosen))[:MOST_COMPARED]
         compared = chosen[some].astype(np.int64)
@@ -253,6 +364,26 @@ class Clustering:
         labels = np.full(self.n_points, -1)
         labels[usable] = compared[int(np.argmin(losses))]
         return np.asarray(number_by_size(labels)[labels])
+
+    def hierarchy(self) -> Float64[np.ndarray, "merges 4"]:
+        """Which clusters are nearest to being one: a linkage matrix of the clusters.
+
+        In SciPy's form (`scipy.cluster.hierarchy.dendrogram(result.hierarchy())` draws it): leaf k
+        is cluster k, and the height at which two groups of clusters join is the probability that a
+        row of one and a row of the other are apart.
+        """
+        from scipy.cluster.hierarchy import linkage
+
+        if self.n_clusters < 2:
+            return np.zeros((0, 4))
+        estimate = self.summary.estimate.labels
+        shares = assignment(estimate, self.posterior.labels, self.posterior.weights)
+        first = np.unique(estimate, return_index=True)[1]
+        shares = shares[:, first.argsort().argsort()]  # from order of appearance to our numbers
+        member = np.eye(self.n_clusters)[estimate]
+        together = (member.T @ shares) / member.sum(0)[:, None]
+        apart = 1.0 - (together + together.T) / 2
+        return linkage(apart[np.triu_indices(self.n_clusters, 1)], "average")
 
     def profile(self) -> DataFrame:
         """What distinguishes the clusters: a line for each cluster and column, by effect size.
@@ -273,18 +404,30 @@ class Clustering:
         return DataFrame(lines, columns=names)
 
     def _columns(self) -> tuple[Column, ...]:
+        if not self.has_table:
+            raise ValueError("Expected a result with its table but this one was saved without")
         if self.table.ndim > 2:
             return ()
-        return tuple(
-            Column(name, values) for name, values in zip(self.columns, self.table.T, strict=False)
-        )
+        columns = zip(self.columns, self.table.T, self._levels, strict=False)
+        return tuple(Column(name, values, levels) for name, values, levels in columns)
 
     # -- words -------------------------------------------------------------------------------------
 
     def words(self) -> list[str]:
         """What was found, sentence by sentence."""
         sure = self.confidence[self.labels >= 0]
-        return words.in_words(self.summary.n_clusters, self.sizes, sure, self.n_draws, "row")
+        found = words.in_words(self.summary.n_clusters, self.sizes, sure, self.n_draws, "row")
+        return found if self.heard is None else [*found, self._heard_words(self.heard)]
+
+    def _heard_words(self, heard: Heard) -> str:
+        rows = heard.rows
+        return words.known_sentence(
+            int((rows.labels >= 0).sum()),
+            len(rows.together),
+            len(rows.apart),
+            rows.number,
+            heard.log_probability,
+        )
 
     def trust(self) -> str:
         """How far the samples can be trusted, in words."""
@@ -296,9 +439,13 @@ class Clustering:
         if self.posterior.finish is not None:
             how = self.posterior.report
             return words.exact_sentence(how.method, how.converged, how.ess, how.r_hat)
-        mixture = self.model.mixture
-        conjugate = mixture is not None and mixture.is_conjugate
-        return words.NO_WEIGHTS if conjugate else words.NO_DENSITY
+        return words.NO_WEIGHTS if self.is_conjugate else str(self.verdict)
+
+    @property
+    def verdict(self) -> Verdict:
+        """How far to trust the answer: "good", "with care" or "do not trust", with reasons."""
+        estimate = self.summary.estimate.labels
+        return judge(self.posterior, estimate, self.warnings, self.stability, self.shortfall)
 
     def __repr__(self) -> str:
         partial = f", {len(self.index)} of them at once" if self.is_partial else ""
@@ -306,14 +453,15 @@ class Clustering:
             f"Clustering of {words.count(self.n_points, 'row')} by {self.model_name}: "
             f"{words.count(self.posterior.n_samples, 'sample')}{partial}, {self.seconds:.1f} s"
         )
-        return "\n".join(
-            [head, *self.words(), self.trust(), *self.notes]
-            + [f"Warning: {warning}" for warning in self.warnings]
-        )
+        lines = [head, *self.words(), self.trust(), *self.notes]
+        lines += [f"Warning: {warning}" for warning in self.warnings]
+        return "\n".join(visible(line) for line in lines)
 
     def _repr_html_(self) -> str:
-        from ncp.output.report import summary_html
+        from ncp.output.report import sentences_html, summary_html
 
+        if not self.has_table:
+            return sentences_html(repr(self).splitlines())
         return summary_html(self._report_data("Clustering", "", most=300))
 
     # -- other forms -------------------------------------------------------------------------------
@@ -322,13 +470,22 @@ class Clustering:
         """The table with the caller's index and columns, and each row's cluster and confidence."""
         from pandas import DataFrame
 
-        found = {"cluster": self.labels, "confidence": self.confidence}
+        found: dict[str, Any] = {"cluster": self.labels, "confidence": self.confidence}
+        if self._has_names:
+            found["name"] = self.names_of_rows
         if self.frame is not None:
-            return DataFrame(self.frame).assign(**found)
+            frame = DataFrame(self.frame)
+            taken = {name: f"{name} (input)" for name in found if name in frame.columns}
+            return frame.rename(columns=taken).assign(**found)
         flat = self.table.reshape(len(self.table), -1)
         if flat.shape[1] != len(self.columns):
-            return DataFrame(found)
+            return DataFrame(found, index=self._index())
         return DataFrame(flat, columns=list(self.columns)).assign(**found)
+
+    def _index(self) -> Any:
+        """Of a result without its frame: what the rows are called, unless by their numbers."""
+        numbers = tuple(str(i + 1) for i in range(self.n_points))
+        return None if self.row_names == numbers else list(self.row_names)
 
     def to_arviz(self) -> InferenceData:
         """An ArviZ ``InferenceData`` of one chain: labels and n_clusters of every sample."""
@@ -364,6 +521,7 @@ class Clustering:
             "expected_loss": self.summary.estimate.expected_loss,
             "importance": None,
             "exact": None,
+            "verdict": asdict(self.verdict),
             "words": [*self.words(), self.trust()],
             "notes": list(self.notes),
             "warnings": list(self.warnings),
@@ -380,6 +538,15 @@ class Clustering:
                 "log_evidence": float(report.log_evidence.value),
                 "log_evidence_se": float(report.log_evidence.standard_error),
             }
+        if self.heard is not None:
+            plain["cluster_names"] = list(self.cluster_names)
+            plain["known"] = {
+                "labels": int((self.heard.rows.labels >= 0).sum()),
+                "together": len(self.heard.rows.together),
+                "apart": len(self.heard.rows.apart),
+                "log_probability": self.heard.log_probability,
+                "effective_samples": self.heard.n_draws,
+            }
         if (how := self.posterior.finish) is not None:
             plain["exact"] = {
                 "method": how.method,
@@ -389,34 +556,61 @@ class Clustering:
             }
         return plain
 
+    def save(self, path: str | os.PathLike[str], table: bool = True) -> None:
+        """Write the result to one file that `load` reads; see `ncp.clustering.saving`.
+
+        Args:
+            path: Where, by habit with the ending `.npz`.
+            table: Whether the file holds the data.
+        """
+        from ncp.clustering.saving import save_clustering
+
+        save_clustering(self, path, table)
+
+    @classmethod
+    def load(
+        cls, path: str | os.PathLike[str], model: str | os.PathLike[str] | NCP | None = None
+    ) -> Clustering:
+        """Read what `save` wrote, in any process.
+
+        Args:
+            path: The file.
+            model: The network, its name or its file, if it did not come with the package.
+        """
+        from ncp.clustering.saving import load_clustering
+
+        return load_clustering(path, model)
+
     # -- pictures ----------------------------------------------------------------------------------
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The data, coloured by cluster, on their leading principal axes."""
         from ncp.output.plots import clusters
 
+        self._columns()  # refuses a result without its table
         if ax is None:
             from matplotlib import pyplot
 
             ax = pyplot.gca()
         return clusters(ax, self.table, self.labels, self.confidence, self.columns)
 
-    def report(self, title: str = "Clusters", command: str = "ncp cluster FILE") -> str:
+    def report(self, title: str = "Clusters", command: str | None = None) -> str:
         """The self-contained HTML report.
 
         Args:
             title: Its heading, usually the name of the data.
-            command: The command line that made it, which the report offers to complete.
+            command: The command line that the report offers to complete; the result's own when
+                left out.
         """
         from ncp.output.report import report
 
-        return report(self._report_data(title, command))
+        return report(self._report_data(title, self.command if command is None else command))
 
     def write_report(
         self,
         path: str | os.PathLike[str],
         title: str = "Clusters",
-        command: str = "ncp cluster FILE",
+        command: str | None = None,
     ) -> None:
         """Write the self-contained HTML report; see `report`."""
         write_atomically(path, self.report(title, command).encode())
@@ -441,7 +635,7 @@ class Clustering:
             confidence=self.confidence,
             samples=self.samples,
             shown=shown,
-            similarity=self.similarity(shown),
+            similarity=self._similarity(shown),
             k=self.summary.n_clusters,
             n_draws=self.n_draws,
             cards=self._cards(found),
@@ -451,7 +645,17 @@ class Clustering:
             notes=self.notes,
             warnings=self.warnings,
             about=self._about(),
+            known=self._known_rows(),
+            cluster_names=self.cluster_names if self._has_names else (),
+            tree=self.hierarchy(),
         )
+
+    def _known_rows(self) -> np.ndarray | None:
+        if self.heard is None:
+            return None
+        known = np.zeros(self.n_points, bool)
+        known[self.heard.rows.rows] = True
+        return known
 
     def _shown(self, most: int) -> Int64[np.ndarray, " n"]:
         """Rows to draw: all, or a random part with some of every cluster."""

@@ -215,6 +215,12 @@ class ConditionedModel(GenerativeModel):
             raise ValueError(f"Expected the hyper-parameters {names} of data sets but got {got}")
         return hyperparameters.double()
 
+    def unpack(self, x: ArrayLike) -> tuple[Mixture, Tensor]:
+        x = as_tensor(x)
+        eta = self.hyperparameters_of(x).tolist()
+        values = dict(zip(self.hyperparameters, eta, strict=True))
+        return self.condition(**values), self.points(x)
+
     def log_joint(self, x: ArrayLike, labels: ArrayLike) -> Float64[Tensor, "*batch"]:
         """log p(c, x | eta), for many label rows of one data set that carries its eta.
 
@@ -222,8 +228,8 @@ class ConditionedModel(GenerativeModel):
             x: what a network sees, of shape (N, *event).
             labels: canonical labels of shape (..., N).
         """
-        x = as_tensor(x)
-        return self.given(self.hyperparameters_of(x)[None]).log_joint(self.points(x), labels)
+        mixture, points = self.unpack(x)
+        return mixture.log_joint(points, labels)
 
 
 # -- one mixture for each data set -----------------------------------------------------------------
@@ -262,6 +268,8 @@ class _Stack:
 
     def _each(self, call: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
         """call(part, arguments of its data sets) for all parts, put together."""
+        if len(self.index) == 1:
+            return call(self.parts[int(self.index)], *arguments)
         pieces, where = [], []
         for part in sorted(set(self.index.tolist())):
             rows = (self.index == part).nonzero()[:, 0]
@@ -280,6 +288,8 @@ class _StackedPrior(_Stack, Prior):
         self, n_points: int | Int64[Tensor, " ..."], n_clusters: int | Int64[Tensor, " ..."]
     ) -> Float64[Tensor, " ..."]:
         n, t = torch.as_tensor(n_points), torch.as_tensor(n_clusters)
+        if len(self.index) == 1:
+            return self._each(lambda prior: prior.log_v(n, t))
         sizes = [
             m + torch.zeros((len(self.index), *(n + t).shape[1:]), dtype=torch.long) for m in (n, t)
         ]
@@ -299,7 +309,8 @@ class _StackedPrior(_Stack, Prior):
 
     def log_prob(self, labels: ArrayLike) -> Float64[Tensor, "*batch"]:
         labels = as_tensor(labels)
-        labels = labels.expand(len(self.index), *labels.shape[1:])
+        if len(self.index) > 1:
+            labels = labels.expand(len(self.index), *labels.shape[1:])
         return self._each(lambda prior, rows: prior.log_prob(rows), labels)
 
     def predictive(self, counts: ArrayLike) -> Float64[Tensor, "*batch k1"]:

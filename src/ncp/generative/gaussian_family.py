@@ -257,6 +257,10 @@ class GaussianFamily(ConditionedModel):
         spread = (1 + ratio.square()).sqrt()
         return super().events(torch.cat([y, (y / spread).asinh()], dim=-1), hyperparameters)
 
+    def unpack(self, x: ArrayLike) -> tuple[Mixture, Tensor]:
+        mixture, points = super().unpack(x)
+        return mixture, points[..., : mixture.event_shape[0]]
+
     # -- where data come from ---------------------------------------------------------------------
 
     @property

@@ -168,6 +168,34 @@ class DensityLikelihood(Likelihood):
         """
         raise NotImplementedError(f"{type(self).__name__} does not give the density of its prior")
 
+    def propose_parameters(
+        self,
+        points: Float64[Tensor, " c *event"],
+        n_draws: int,
+        generator: torch.Generator | None = None,
+    ) -> Float64[Tensor, "c m p"]:
+        """First guesses of the parameters of clusters of which one point is known.
+
+        By default the prior. A likelihood whose points say where their cluster is may do better;
+        it then gives `log_proposal` too, which must cover the prior where the points' density is
+        not negligible.
+
+        Args:
+            points: one of each of C clusters, of shape (C, *event).
+            n_draws: guesses for each.
+            generator: the source of randomness.
+
+        Returns:
+            Parameters of shape (C, n_draws, P).
+        """
+        return self.sample_parameters((len(points), n_draws), generator)
+
+    def log_proposal(
+        self, points: Float64[Tensor, " c *event"], parameters: Float64[Tensor, "c m p"]
+    ) -> Float64[Tensor, "c m"]:
+        """The log density of `propose_parameters`."""
+        return self.log_prior(parameters)
+
 
 class ConjugateLikelihood(Likelihood):
     """A likelihood whose parameters can be integrated out."""

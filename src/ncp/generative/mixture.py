@@ -24,10 +24,10 @@ from ncp.generative.likelihood import (
     likelihood_from_dict,
 )
 from ncp.generative.model import Batch, GenerativeModel, check_sizes, draw_size
-from ncp.generative.priors import Prior, prior_from_dict
+from ncp.generative.priors import CRP, Prior, prior_from_dict
 from ncp.partitions import ArrayLike, n_clusters
 
-__all__ = ["Mixture"]
+__all__ = ["Mixture", "as_model"]
 
 REDRAWS = 1000  # rounds of drawing again the partitions with more clusters than there can be
 
@@ -145,15 +145,7 @@ class Mixture(GenerativeModel):
         return replace(self, prior=prior, likelihood=likelihood)
 
     def log_joint(self, x: ArrayLike, labels: ArrayLike) -> Float64[Tensor, "*batch"]:
-        """log p(c, x) = log p(c) + log p(x | c), for many label rows of one data set.
-
-        Args:
-            x: points of shape (N, *event).
-            labels: canonical labels of shape (..., N).
-
-        Returns:
-            Log probabilities of shape (...), in float64.
-        """
+        """log p(c, x) = log p(c) + log p(x | c), for many label rows of one data set."""
         if not isinstance(self.likelihood, ConjugateLikelihood):
             raise ValueError(
                 "Expected a conjugate likelihood, whose parameters can be integrated out, "
@@ -180,3 +172,26 @@ class Mixture(GenerativeModel):
             likelihood_from_dict(spec["likelihood"]),
             tuple(spec["sizes"]),
         )
+
+
+def as_model(thing: Any) -> GenerativeModel:
+    """A generative model of what somebody has written: itself, or a mixture of a likelihood.
+
+    Args:
+        thing: A generative model, a likelihood (with a CRP(0.7) prior), or a class of either that
+            takes no arguments.
+
+    Example:
+        >>> from ncp.generative.ring import Ring
+        >>> as_model(Ring).prior
+        CRP(alpha=0.7)
+    """
+    try:
+        thing = thing() if isinstance(thing, type) else thing
+    except TypeError as error:
+        raise ValueError(f"Expected a class that needs no arguments but got: {error}") from error
+    if isinstance(thing, Likelihood):
+        return Mixture(CRP(alpha=0.7), thing)
+    if not isinstance(thing, GenerativeModel):
+        raise ValueError(f"Expected a generative model or a likelihood but got {thing!r}")
+    return thing

@@ -30,8 +30,9 @@ from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ncp.generative.specs import from_spec, register, to_spec
-from ncp.partitions import ArrayLike
+from ncp.generative.plugins import HOW_TO_IMPORT
+from ncp.generative.specs import from_spec, is_known, register, to_spec
+from ncp.partitions import ArrayLike, as_tensor
 
 if TYPE_CHECKING:
     from ncp.generative.mixture import Mixture
@@ -92,8 +93,14 @@ class FittedPreprocessing(Protocol):
 class Preprocessing(Protocol):
     """What turns a table into a model's points."""
 
-    def fit(self, x: Any) -> FittedPreprocessing:
-        """Learn what there is to learn from a table (N, P), NaN for missing, and apply it."""
+    def fit(self, x: Any, categorical: Any = None, seed: int = 0) -> FittedPreprocessing:
+        """Learn what there is to learn from a table (N, P), NaN for missing, and apply it.
+
+        Args:
+            x: the table.
+            categorical: which of its columns are numbers of levels, (P,); none if left out.
+            seed: of what fills in missing values.
+        """
 
 
 @runtime_checkable
@@ -209,6 +216,13 @@ class GenerativeModel(ABC):
         """
         return points
 
+    def unpack(self, x: ArrayLike) -> tuple[Mixture, Tensor]:
+        """The mixture of one data set that a network sees, (N, *event), and its points.
+
+        What is exact (enumeration, chains, weights) is about these.
+        """
+        return self.given(), as_tensor(x)
+
     def log_joint(self, x: ArrayLike, labels: ArrayLike) -> Float64[Tensor, "*batch"]:
         """log p(c, x), for many label rows of one data set; only if ``is_conjugate``.
 
@@ -228,6 +242,10 @@ class GenerativeModel(ABC):
         """How odd a preprocessed table is among this model's; None if it does not say."""
         return None
 
+    def shortfall(self, n_points: int) -> float:
+        """How much less than promised answers on data sets of a size agree with the truth."""
+        return 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """A plain dict from which `model_from_dict` makes an equal model."""
         return to_spec(self)
@@ -246,9 +264,13 @@ def model_from_dict(spec: Mapping[str, Any]) -> GenerativeModel:
         (10, 60)
     """
     kind = spec.get("kind", "Mixture") if isinstance(spec, Mapping) else spec
-    if not isinstance(kind, str) or kind not in GenerativeModel.registry:
+    if not is_known(kind, GenerativeModel.registry):
         known = sorted(GenerativeModel.registry)
-        raise ValueError(f"Expected a generative model of kind {known} but got {kind!r}")
+        raise ValueError(
+            f"Expected a generative model of kind {known} but got {kind!r}; if it is a class of "
+            f"your own, {HOW_TO_IMPORT}"
+        )
+    assert isinstance(kind, str)
     return GenerativeModel.registry[kind].from_dict(spec)
 
 

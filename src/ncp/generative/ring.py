@@ -95,6 +95,30 @@ class Ring(DensityLikelihood):
         exponent: Tensor = (rho - radius).square() / (2 * variance)
         return bessel - exponent - LOG_2PI - math.log(variance)
 
+    def propose_parameters(
+        self,
+        points: Float64[Tensor, " c *event"],
+        n_draws: int,
+        generator: torch.Generator | None = None,
+    ) -> Float64[Tensor, "c m p"]:
+        """Rings of any radius through the points, up to the noise."""
+        low, high = self.radius
+        shape = (len(points), n_draws, 1)
+        u = torch.rand((2, *shape), dtype=torch.float64, generator=generator)
+        radius, turn = low + (high - low) * u[0], 2 * math.pi * u[1]
+        spoke = radius * torch.cat([turn.cos(), turn.sin()], dim=-1)
+        noise = self.noise_sd * normal((len(points), n_draws, 2), generator)
+        return torch.cat([points[:, None] - spoke - noise, radius], dim=-1)
+
+    def log_proposal(
+        self, points: Float64[Tensor, " c *event"], parameters: Float64[Tensor, "c m p"]
+    ) -> Float64[Tensor, "c m"]:
+        # a density of the centre given radius and point is that of the point given the ring
+        low, high = self.radius
+        r = parameters[..., 2]
+        log_q = self.log_density(points[:, None], parameters)[:, 0] - math.log(high - low)
+        return torch.where((low <= r) & (r <= high), log_q, -math.inf)
+
     def log_prior(self, parameters: Float64[Tensor, "*batch p"]) -> Float64[Tensor, "*batch"]:
         low, high = self.radius
         r = parameters[..., 2]

@@ -13,7 +13,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["Real", "check_finite", "check_positive", "from_spec", "register", "to_spec"]
+from ncp.generative.plugins import HOW_TO_IMPORT, import_plugins
+
+__all__ = [
+    "Real",
+    "check_finite",
+    "check_positive",
+    "from_spec",
+    "is_known",
+    "register",
+    "to_spec",
+]
 
 T = TypeVar("T")
 Real: TypeAlias = float | int  # a run-time type checker does not take an int for a float
@@ -49,11 +59,23 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
+def is_known(kind: Any, registry: Mapping[str, Any]) -> bool:
+    """Whether a class is called so, after the user's own have been imported if need be."""
+    if not isinstance(kind, str):
+        return False
+    if kind not in registry:
+        import_plugins()
+    return kind in registry
+
+
 def from_spec(spec: Mapping[str, Any], registry: Mapping[str, type[T]]) -> T:
     """The thing that `to_spec` described; unknown kinds and arguments are refused."""
-    if not isinstance(spec, Mapping) or spec.get("kind") not in registry:
-        kind = spec.get("kind") if isinstance(spec, Mapping) else spec
-        raise ValueError(f"Expected kind to be one of {sorted(registry)} but got {kind!r}")
+    kind = spec.get("kind") if isinstance(spec, Mapping) else spec
+    if not is_known(kind, registry):
+        raise ValueError(
+            f"Expected kind to be one of {sorted(registry)} but got {kind!r}; if it is a class of "
+            f"your own, {HOW_TO_IMPORT}"
+        )
     arguments = {name: value for name, value in spec.items() if name != "kind"}
     try:
         return registry[spec["kind"]](**arguments)

@@ -8,6 +8,7 @@ with e_n Gaussian, heavy-tailed, skewed, uniform, bent, hollow or a few overlapp
 are scaled so that the typical cluster lies `separation` away from its nearest neighbour, in units
 of the pooled spread. `draw_blobs` has many round or slightly elliptical clusters in few dimensions
 whose centres keep apart, stand on a grid or on a ring: what benchmarks of many clusters look like.
+`draw_cloud` is one cluster without any structure, whatever its form.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-__all__ = ["draw_blobs", "draw_latents"]
+__all__ = ["draw_blobs", "draw_cloud", "draw_latents"]
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -83,6 +84,31 @@ def _centres(k: int, dim: int, size: Array, rng: Generator) -> Array:
         return keep_apart(rng.standard_normal((k, tries, dim)), size)
     reach = np.exp(rng.normal(0.0, 0.4, size=dim))
     return keep_apart(reach * rng.uniform(-1.0, 1.0, size=(k, tries, dim)), size)
+
+
+def draw_cloud(n_points: int, dim: int, rng: Generator) -> Array:
+    """One cloud (N, q) with a density that falls from one place, or is even: one cluster."""
+    e = rng.standard_normal((n_points, dim))
+    if dim > 1 and n_points > 2 and rng.random() < 0.4:  # correlated, before or after what follows
+        e = e @ np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+        e = (e * np.exp(rng.normal(0.0, 0.6, size=dim))) @ rng.standard_normal((dim, dim))
+        e = e / np.maximum(e.std(0), 1e-3)
+    kind = rng.random()
+    if kind < 0.35:  # log-normal in every column
+        z = np.exp(rng.uniform(0.3, 1.4) * rng.uniform(0.7, 1.3, size=dim) * e)
+    elif kind < 0.55:
+        z = rng.random((n_points, dim))
+    elif kind < 0.65:
+        z = rng.gamma(np.exp(rng.uniform(-0.3, 2.0)), size=(n_points, dim))
+    elif kind < 0.75:
+        z = _ball(e, rng)
+    elif kind < 0.85:
+        z = _heavy(e, rng)
+    else:
+        z = e
+    if dim > 1 and rng.random() < 0.25:
+        z = z @ (np.eye(dim) + rng.uniform(0.2, 1.0) * rng.standard_normal((dim, dim)))
+    return np.asarray(z)
 
 
 def draw_latents(

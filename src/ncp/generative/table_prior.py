@@ -23,7 +23,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ncp.generative.table_clouds import draw_blobs, draw_latents
+from ncp.generative.table_clouds import draw_blobs, draw_cloud, draw_latents
 from ncp.generative.table_columns import (
     blow_up_rows,
     draw_categories,
@@ -49,6 +49,7 @@ class TablePrior:
 
     Args:
         single: data sets of one cluster only.
+        plain: share of these that are a cloud without structure.
         max_clusters: largest K of the finite partition laws.
         max_columns: largest number of columns.
         curved: data sets of curves, rings, spirals, bars and other shapes.
@@ -63,15 +64,16 @@ class TablePrior:
             its nearest neighbour (log-uniform).
     """
 
-    single: float = 0.12
+    single: float = 0.15
+    plain: float = 0.5
     max_clusters: int = 60
     max_columns: int = 40
-    curved: float = 0.2
+    curved: float = 0.25
     blobs: float = 0.3
     composite: float = 0.3
     realistic: float = 0.5
     outliers: float = 0.15
-    background: float = 0.12
+    background: float = 0.15
     categorical: float = 0.2
     missing: float = 0.12
     separation: tuple[float, float] = (0.9, 4.5)
@@ -96,7 +98,9 @@ def draw_table(prior: TablePrior, n_points: int, rng: Generator) -> RawTable:
     c = draw_partition(prior, n_points, rng)
     kind = rng.random()
     single = 1 if c.max() == 0 else None
-    if kind < prior.curved and n_points >= 12:
+    if single and rng.random() < prior.plain:
+        x = draw_cloud(n_points, min(draw_n_columns(prior.max_columns, rng), 12), rng)
+    elif kind < prior.curved and n_points >= 12:
         x, c = _shapes_table(prior, n_points, single, rng)
     elif kind < prior.curved + prior.blobs + (MANY_BLOBS if c.max() >= 8 and prior.blobs else 0.0):
         x, c = _blobs_table(prior, c, rng)

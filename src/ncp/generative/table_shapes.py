@@ -298,6 +298,80 @@ def _scene(c: Labels, k: int, rng: Generator) -> Drawn:
     return z, 0.2 * float(np.median(size))
 
 
+def _apart(candidates: Array) -> Array:
+    """Of m candidate curves (K, m, T, 2) one each: the one farthest from those before."""
+    chosen = [candidates[0, 0]]
+    for tries in candidates[1:]:
+        before = np.concatenate(chosen)
+        gap = np.linalg.norm(tries[:, :, None] - before, axis=-1).min((1, 2))
+        chosen.append(tries[gap.argmax()])
+    return np.stack(chosen)
+
+
+def _closest(curves: Array) -> float:
+    """The least distance between points of different curves (K, T, 2)."""
+    gaps = [
+        np.linalg.norm(one[:, None] - other, axis=-1).min()
+        for i, one in enumerate(curves)
+        for other in curves[:i]
+    ]
+    return float(min(gaps, default=1.0))
+
+
+def _worms(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Long smooth curves that wind past each other: trajectories, worms."""
+    ticks, tries = 24, 12
+    turn = rng.uniform(0.0, 0.8)
+    bend = np.cumsum(turn * rng.standard_normal((k, tries, ticks)), axis=2)
+    heading = rng.uniform(0.0, 2 * np.pi, size=(k, tries, 1)) + 0.4 * bend
+    length = rng.uniform(0.5, 1.0, size=(k, tries, 1, 1)) * rng.uniform(0.15, 0.5)
+    steps = length * np.stack((np.cos(heading), np.sin(heading)), axis=-1)
+    room = np.sqrt(k) * rng.uniform(0.8, 2.0)
+    start = rng.uniform(-room, room, size=(k, tries, 1, 2))
+    curves = _apart(start + np.cumsum(steps, axis=2))
+    at = _along(c, rng) * (ticks - 1)
+    low = np.minimum(at.astype(np.int64), ticks - 2)
+    part = (at - low)[:, None]
+    z = (1.0 - part) * curves[c, low] + part * curves[c, low + 1]
+    return z, min(0.8 * _closest(curves), 1.0)
+
+
+def _outline(form: int, u: Array, rng: Generator) -> Array:
+    """Points of a closed line around the origin: a circle, a square, a diamond."""
+    ring = _circle(2 * np.pi * u)
+    if form == 0:
+        return ring
+    power = np.abs(ring).max(1) if form == 1 else np.abs(ring).sum(1)
+    return np.asarray(ring / power[:, None])
+
+
+def _faces(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Closed lines in closed lines, and in the innermost one objects, or nothing."""
+    n_lines = int(rng.integers(1, min(k, 3) + 1)) if k > 1 else 1
+    form = int(rng.integers(3))
+    z = np.empty((c.size, 2))
+    for j in range(n_lines):
+        rows = np.flatnonzero(c == j)
+        z[rows] = (1.0 - 0.3 * j) * _outline(form, rng.random(rows.size), rng)
+    inner = (1.0 - 0.3 * (n_lines - 1)) * rng.uniform(0.45, 0.6)
+    n_inside = k - n_lines
+    place = inner * _circle(2 * np.pi * (rng.random() + np.arange(n_inside) / max(n_inside, 1)))
+    size = 0.6 * inner * np.sin(np.pi / max(n_inside, 3))
+    for j in range(n_inside):
+        rows = np.flatnonzero(c == n_lines + j)
+        one = _OBJECTS[rng.integers(len(_OBJECTS))](rows.size, rng)
+        z[rows] = (place[j] if n_inside > 1 else 0.0) + rng.uniform(0.5, 1.0) * size * one
+    return z, 0.15
+
+
+def _zigzags(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Broken lines above each other."""
+    teeth, height = rng.uniform(1.0, 4.0), rng.uniform(0.3, 1.5)
+    x = _along(c, rng)
+    y = height * np.abs(2.0 * ((teeth * x + rng.random()) % 1.0) - 1.0)
+    return np.stack((rng.uniform(2.0, 5.0) * x, y + rng.uniform(0.5, 1.0) * c), axis=1), 0.35
+
+
 def _object_disc(n: int, rng: Generator) -> Array:
     return _disc(n, 2, rng) * [1.0, rng.uniform(0.3, 1.0)]
 
@@ -349,6 +423,9 @@ SHAPES = (
     Shape(_dense_in_sparse, 2, 4, 0.05),
     Shape(_balls, 1, 7, 0.05),
     Shape(_scene, 1, 12, 0.16),
+    Shape(_worms, 1, 12, 0.12),
+    Shape(_faces, 1, 7, 0.10),
+    Shape(_zigzags, 1, 4, 0.03),
 )
 _SHARES = np.array([shape.share for shape in SHAPES])
 _FEWEST = np.array([shape.fewest for shape in SHAPES])

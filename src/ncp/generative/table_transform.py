@@ -30,9 +30,8 @@ negative. Missing axes are zero. Order, unit and sign of the columns do not matt
 
 Every row carries further numbers: how many axes there are, the share of the variance they hold,
 the number of columns and of rows (the same for all rows of a table), two measures of how lonely
-the row is, the logarithm of the distance to a near and to a farther neighbour, and, with
-`indicators`, the share of the columns that are categories and the share of the row's values that
-are missing.
+the row is, the logarithm of the distance to a near and to a farther neighbour, the share of the
+columns that are categories and the share of the row's values that are missing.
 """
 
 from __future__ import annotations
@@ -71,14 +70,13 @@ class TabularTransform:
         bend: s, the standardised value from which tails are bent logarithmically.
         power: p, how far the variances of the axes are kept (1) or equalised (0).
         missing: "impute" values of similar rows, or "drop" rows with missing values.
-        indicators: whether rows carry the shares of categories and of missing values.
 
     Example:
         >>> import numpy as np
         >>> x = np.random.default_rng(0).normal(size=(50, 3)) * [1, 10, 100]
         >>> transform = TabularTransform()
         >>> transform(x).shape, transform.n_features
-        ((50, 14), 14)
+        ((50, 16), 16)
         >>> bool(np.allclose(transform(x), transform(5 - 2 * x[:, ::-1]), atol=1e-5))
         True
     """
@@ -88,7 +86,6 @@ class TabularTransform:
     bend: float = 2.0
     power: float = 0.5
     missing: str = "impute"
-    indicators: bool = False
 
     def __post_init__(self) -> None:
         if self.dimension < 1:
@@ -103,7 +100,7 @@ class TabularTransform:
     @property
     def n_features(self) -> int:
         """F, the number of features of a row."""
-        return self.dimension + N_CONTEXT + N_DENSITY + N_INDICATORS * self.indicators
+        return self.dimension + N_CONTEXT + N_DENSITY + N_INDICATORS
 
     def __call__(
         self, x: Any, categorical: Sequence[bool] | Mask | None = None, seed: int = 0
@@ -220,8 +217,8 @@ class FittedTransform:
     @property
     def features(self) -> NDArray[np.float32]:
         """Features (N, F) of the fitted rows."""
-        missing = self.missing[self.rows].mean(1)
-        return self._assemble(self.coordinates, self.neighbours[1], missing)
+        missing = self.missing[self.rows]
+        return self._assemble(self.coordinates, self.neighbours[1], self._share(missing))
 
     def apply(self, x: Any) -> NDArray[np.float32]:
         """Features (M, F) of further rows (M, P), seen from the fitted table.
@@ -238,7 +235,12 @@ class FittedTransform:
             x = _Donors(self.table, self.is_category).lend(x)
         y = (self.encoding(x) - self.offset) @ self.axes
         distance = _neighbours(y, self.coordinates, _ranks(len(self.coordinates))[1])[1]
-        return self._assemble(y, distance, missing.mean(1))
+        return self._assemble(y, distance, self._share(missing))
+
+    def _share(self, missing: Mask) -> Array:
+        """Of the values of rows that are missing, columns of nothing left out."""
+        some = ~self.missing.all(0)
+        return np.asarray(missing[:, some].sum(1) / max(int(some.sum()), 1))
 
     def _assemble(self, y: Array, distance: Array, missing: Array) -> NDArray[np.float32]:
         """Coordinates, context, loneliness and indicators side by side."""
@@ -253,9 +255,8 @@ class FittedTransform:
                 typical = np.sort(own[:, rank - 1])[len(own) // 2] + 0.05
                 lonely = np.log((distance[:, rank - 1] + 0.05) / typical)
                 out[:, dimension + N_CONTEXT + i] = np.clip(lonely, -3.0, 3.0)
-        if self.transform.indicators:
-            out[:, -2] = self.context[N_CONTEXT]
-            out[:, -1] = missing
+        out[:, -2] = self.context[N_CONTEXT]
+        out[:, -1] = missing
         return out
 
     @property

@@ -45,13 +45,14 @@ class TabularMixture(GenerativeModel):
         overlap: range of the limit of confusion beyond which clusters are merged.
         again: probability of drawing a table again when all, or more than half, of its clusters
             were merged.
-        reference: quantiles of summary statistics, from `with_reference`; may be empty.
+        reference: quantiles of summary statistics, from `with_reference`, and, once a network was
+            measured, its `agreement`: of sizes, (rows, promised, measured); may be empty.
 
     Example:
         >>> mixture = TabularMixture()
         >>> batch = mixture.sample(3, n_points=40, generator=torch.Generator().manual_seed(0))
         >>> batch.x.shape, batch.labels.shape
-        (torch.Size([3, 40, 14]), torch.Size([3, 40]))
+        (torch.Size([3, 40, 16]), torch.Size([3, 40]))
         >>> TabularMixture.from_dict(mixture.to_dict()) == mixture
         True
     """
@@ -69,6 +70,9 @@ class TabularMixture(GenerativeModel):
             raise ValueError(f"Expected 0 <= low <= high <= 1 for overlap but got {self.overlap}")
         if not 0.0 <= self.again < 1.0:
             raise ValueError(f"Expected 0 <= again < 1 but got {self.again}")
+        for _, *shares in self.reference.get("agreement", ()):
+            if not all(0.0 <= float(share) <= 1.0 for share in shares):
+                raise ValueError(f"Expected agreement from 0 to 1 in reference but got {shares}")
         object.__setattr__(self, "overlap", (float(low), float(high)))
         object.__setattr__(self, "sizes", check_sizes(self.sizes))
 
@@ -88,17 +92,10 @@ class TabularMixture(GenerativeModel):
         extra_parameters: int = 0,
         generator: torch.Generator | None = None,
     ) -> Batch:
-        """Draw preprocessed tables of one common size.
+        """Draw preprocessed tables of one common size, (B, N, F) in float32.
 
-        Args:
-            n_datasets: the number of data sets B.
-            n_points: their size N; by default drawn uniformly from ``sizes``.
-            share_partition: must be False: which labels are merged depends on the points.
-            extra_parameters: must be 0: there are no parameters.
-            generator: the source of randomness.
-
-        Returns:
-            A `Batch` with x (B, N, F) in float32 and no parameters.
+        Partitions cannot be shared, since which labels are merged depends on the points, and there
+        are no parameters.
         """
         if n_datasets < 1 or share_partition or extra_parameters:
             raise ValueError(
@@ -155,6 +152,14 @@ class TabularMixture(GenerativeModel):
         n = len(fitted.coordinates)
         known = next((r for r in ranges if n <= r["rows"][1]), ranges[-1])
         return compare(fitted, known)
+
+    def shortfall(self, n_points: int) -> float:
+        """Promised less measured agreement of tables of the nearest size, if that is positive."""
+        known = self.reference.get("agreement", ())
+        if not known:
+            return 0.0
+        _, promised, measured = min(known, key=lambda one: abs(np.log(one[0] / n_points)))
+        return max(0.0, float(promised - measured))
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict from which `model_from_dict` makes an equal model."""

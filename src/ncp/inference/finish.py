@@ -23,20 +23,25 @@ where they started. They run in rounds, each twice as long as the one before and
 where the ESS is the smallest of those of K, of log p(c, x) and of the pairs [c_i = c_j], the last
 ones from the spread of half chains: p (1 - p) / se^2. Or until the time is over, and the result
 says so.
+
+*What is known.* Draws of p(c | x) that obey a constraint C are draws of p(c | x, C). An enumeration
+has all of them; of chains, which do not know C, those that obey are kept. They go on until these
+are enough, and where they stay few there is no result.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from ncp.generative.mixture import Mixture
 from ncp.inference.exact import check_data_set, posterior
-from ncp.inference.importance import resample_counts
+from ncp.inference.importance import ess_of_means, resample_counts, some_pairs
 from ncp.inference.mcmc.chains import ess_of_chains, split_r_hat
 from ncp.inference.mcmc.collapsed import collapsed_sweeper
 from ncp.inference.mcmc.density import density_sweeper
@@ -44,19 +49,20 @@ from ncp.inference.mcmc.schedule import Progress, spawn_generators
 from ncp.inference.mcmc.sweeper import Rngs, Sweeper, Sweeps
 from ncp.partitions import ArrayLike, check_labels
 
-__all__ = ["ExactDraws", "Finish", "Goal", "finish", "stays"]
+__all__ = ["Allow", "ExactDraws", "Finish", "Goal", "Judged", "finish", "judge", "stays"]
 
 Method: TypeAlias = Literal["enumeration", "chains"]
 Labels: TypeAlias = Int64[np.ndarray, "rows n"]
+Allow: TypeAlias = Callable[[Labels], Bool[np.ndarray, " rows"]]
 
 FEW_POINTS = 8  # of which all partitions are listed: 4,140
 FIRST_ROUND = 100  # sweeps
 BURN_IN = 20  # sweeps before the first round
 KEPT = 500  # draws of a chain and round, at most; longer rounds are thinned
 LOOK = 0.5  # seconds, roughly, between looks at the clock
-PAIRS = 2000  # pairs of points that are judged
 MOVED = 400  # draws that `stays` moves
 MOVES = 3  # sweeps
+ENOUGH_OBEY = 100.0  # effective draws of chains that obey what is known
 UNLIKELY = 4.0  # standard errors that a pair's probability may change by
 
 
@@ -133,6 +139,7 @@ def finish(
     n_samples: int = 1000,
     goal: Goal | None = None,
     seed: int | None = None,
+    allow: Allow | None = None,
     progress: Progress | None = None,
 ) -> ExactDraws:
     """Exact draws of p(c | x), seeded by draws of something near to it.
@@ -146,6 +153,8 @@ def finish(
         n_samples: the number of draws wanted.
         goal: when to stop.
         seed: makes the result reproducible unless the time runs out.
+        allow: which rows of labels obey what is known; there are no draws if those of chains
+            that do are worth less than `ENOUGH_OBEY`.
         progress: called with (sweeps done, sweeps of the round) now and then.
 
     Example:
@@ -160,7 +169,7 @@ def finish(
     rows = check_labels(labels, n_points=len(points)).numpy()
     goal = goal or Goal()
     if mixture.is_conjugate and len(points) <= FEW_POINTS:
-        return _enumerate(points, mixture, n_samples, seed)
+        return _enumerate(points, mixture, n_samples, seed, allow)
     rngs = spawn_generators(seed, goal.n_chains + 1)
     choose = rngs.pop()
     sweeper = _sweeper(points, mixture, goal.n_jumps)
@@ -168,14 +177,15 @@ def finish(
     cold = _cold_starts(sweeper, len(points), rngs[: goal.n_chains // 3])
     started = time.thread_time()  # now that everything is compiled
     state = sweeper.start(np.concatenate([seeds, cold]), rngs)
-    chains = _Rounds(sweeper, state, rngs, len(points), goal, progress, choose)
+    chains = _Rounds(sweeper, state, rngs, len(points), goal, progress, choose, allow)
     drawn, judged, n_sweeps, in_time = chains.run()
     converged = in_time and judged.reaches(goal)
+    if allow is not None:
+        drawn = _obeying(drawn, allow)[:, : None if judged.ess >= ENOUGH_OBEY else 0]
     found, n = _spread(drawn, n_samples)
     seconds = time.thread_time() - started
-    return ExactDraws(
-        found, n, Finish("chains", converged, judged.ess, judged.r_hat, n_sweeps, seconds)
-    )
+    how = Finish("chains", converged, judged.ess, judged.r_hat, n_sweeps, seconds)
+    return ExactDraws(found, n, how)
 
 
 def stays(
@@ -210,7 +220,7 @@ def stays(
     after, log_joint = np.empty((n, 1, len(points)), np.int64), np.empty((n, 1))
     sweeper = _sweeper(points, mixture, n_jumps=2)
     sweeper.run(sweeper.start(before, rngs), Sweeps(MOVES - 1, 1, after, log_joint), rngs)
-    i, j = _some_pairs(len(points), choose)
+    i, j = some_pairs(len(points), choose)
     change = (after[:, 0, i] == after[:, 0, j]).astype(float) - (before[:, i] == before[:, j])
     error = np.sqrt(change.var(axis=0) / n + 1.0 / n**2)
     return bool((np.abs(change.mean(axis=0)) <= UNLIKELY * error).all())
@@ -222,27 +232,21 @@ def _sweeper(points: np.ndarray, mixture: Mixture, n_jumps: int) -> Sweeper:
     return density_sweeper(points, mixture, n_auxiliary=3, n_moves=5)
 
 
-def _some_pairs(
-    n_points: int, rng: np.random.Generator
-) -> tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]:
-    i, j = np.triu_indices(n_points, 1)
-    if len(i) > PAIRS:
-        some = rng.choice(len(i), PAIRS, replace=False)
-        i, j = i[some], j[some]
-    return i, j
-
-
 def _enumerate(
-    points: np.ndarray, mixture: Mixture, n_samples: int, seed: int | None
+    points: np.ndarray, mixture: Mixture, n_samples: int, seed: int | None, allow: Allow | None
 ) -> ExactDraws:
     started = time.thread_time()
     exact = posterior(points, mixture)
-    n = resample_counts(np.exp(exact.log_prob), n_samples, seed)
+    labels, log_p, total = exact.labels, exact.log_prob, 0.0
+    if allow is not None:
+        obey = allow(labels)
+        labels, log_p = labels[obey], log_p[obey]
+        total = float(np.logaddexp.reduce(log_p))
+    n = resample_counts(np.exp(log_p - total), n_samples, seed)
     seconds = time.thread_time() - started
-    how = Finish(
-        "enumeration", True, float(n_samples), seconds=seconds, log_evidence=exact.log_evidence
-    )
-    return ExactDraws(exact.labels[n > 0], n[n > 0], how)
+    evidence = exact.log_evidence + total
+    how = Finish("enumeration", True, float(n_samples), seconds=seconds, log_evidence=evidence)
+    return ExactDraws(labels[n > 0], n[n > 0], how)
 
 
 def _choose_seeds(
@@ -272,6 +276,14 @@ def _cold_starts(sweeper: Sweeper, n_points: int, rngs: Rngs) -> Int64[np.ndarra
     return labels[:, 0]
 
 
+def _obeying(
+    labels: Int64[np.ndarray, "chains draws n"], allow: Allow
+) -> Int64[np.ndarray, "1 obeying n"]:
+    """The draws of all chains that obey, as those of one."""
+    rows = labels.swapaxes(0, 1).reshape(-1, labels.shape[2])
+    return rows[allow(rows)][None]
+
+
 def _spread(
     labels: Int64[np.ndarray, "chains draws n"], n_samples: int
 ) -> tuple[Labels, Int64[np.ndarray, " rows"]]:
@@ -284,7 +296,7 @@ def _spread(
     return distinct, n
 
 
-class _Judged(NamedTuple):
+class Judged(NamedTuple):
     """What the draws of one round are worth."""
 
     ess: float
@@ -294,29 +306,27 @@ class _Judged(NamedTuple):
         return self.ess >= goal.min_ess and self.r_hat <= goal.max_r_hat
 
 
-def _judge(
+def judge(
     labels: Int64[np.ndarray, "chains draws n"],
     log_joint: Float64[np.ndarray, "chains draws"],
     rng: np.random.Generator,
-) -> _Judged:
+) -> Judged:
+    """Effective number and R-hat of the draws of chains, by K, log joint and pairs of points."""
     if log_joint.shape[1] < 4:
-        return _Judged(0.0, np.inf)
+        return Judged(0.0, np.inf)
     k = labels.max(axis=2) + 1.0
     worth = [ess_of_chains(k), ess_of_chains(log_joint), _ess_of_pairs(labels, rng)]
-    return _Judged(min(worth), max(split_r_hat(k), split_r_hat(log_joint)))
+    return Judged(min(worth), max(split_r_hat(k), split_r_hat(log_joint)))
 
 
 def _ess_of_pairs(labels: Int64[np.ndarray, "chains draws n"], rng: np.random.Generator) -> float:
-    """The smallest p (1 - p) / se^2 of pairs, with se from the means of half chains."""
+    """Of pairs, by the means of half chains."""
     n_chains, n_draws, n_points = labels.shape
-    i, j = _some_pairs(n_points, rng)
+    i, j = some_pairs(n_points, rng)
     half = n_draws // 2
     halves = np.concatenate([labels[:, :half], labels[:, -half:]])
     means = np.stack([(chain[:, i] == chain[:, j]).mean(axis=0) for chain in halves])
-    p, variance = means.mean(axis=0), means.var(axis=0, ddof=1) / len(means)
-    doubtful = (p > 0.02) & (p < 0.98)  # of rarer events there are too few to judge
-    worth = (p * (1.0 - p))[doubtful] / np.maximum(variance[doubtful], 1e-12)
-    return float(worth.min(initial=float(n_chains * n_draws)))
+    return min(float(n_chains * n_draws), ess_of_means(means))
 
 
 class _Rounds:
@@ -331,13 +341,14 @@ class _Rounds:
         goal: Goal,
         progress: Progress | None,
         rng: np.random.Generator,
+        allow: Allow | None,
     ) -> None:
         self.sweeper, self.state, self.rngs, self.goal = sweeper, state, rngs, goal
-        self.n_points, self.progress = n_points, progress
+        self.n_points, self.progress, self.allow = n_points, progress, allow
         self.deadline = time.thread_time() + goal.time_limit
         self.rng, self.n_sweeps = rng, 0
 
-    def run(self) -> tuple[Int64[np.ndarray, "chains draws n"], _Judged, int, bool]:
+    def run(self) -> tuple[Int64[np.ndarray, "chains draws n"], Judged, int, bool]:
         """Draws of the last round, what they are worth, sweeps in all, whether it ended in time."""
         kept: tuple[np.ndarray, np.ndarray] | None = None
         length, burn_in = FIRST_ROUND, BURN_IN
@@ -346,10 +357,20 @@ class _Rounds:
             # a round cut short by the clock counts if it is longer than the whole one before it
             if kept is None or in_time or log_joint.shape[1] >= kept[1].shape[1]:
                 kept = labels, log_joint
-            judged = _judge(*kept, self.rng)
-            if not in_time or judged.reaches(self.goal):
+            every = judge(*kept, self.rng)
+            share = self._share(kept[0])
+            judged = every._replace(ess=share * every.ess)
+            # where chains agree and nothing obeys, no time that one would wait is enough
+            hopeless = share == 0.0 and every.reaches(self.goal)
+            if not in_time or hopeless or judged.reaches(self.goal):
                 return kept[0], judged, self.n_sweeps, in_time or judged.reaches(self.goal)
             length, burn_in = 2 * length, 0
+
+    def _share(self, labels: Int64[np.ndarray, "chains draws n"]) -> float:
+        """Of draws that obey what is known."""
+        if self.allow is None:
+            return 1.0
+        return float(self.allow(labels.reshape(-1, self.n_points)).mean())
 
     def _round(self, length: int, burn_in: int) -> tuple[np.ndarray, np.ndarray, bool]:
         thin = max(1, length // KEPT)

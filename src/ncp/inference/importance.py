@@ -44,11 +44,14 @@ __all__ = [
     "average_log_q",
     "diagnose",
     "effective_sample_size",
+    "ess_of_means",
     "expectation",
     "influence",
     "log_evidence",
     "pareto_smooth",
+    "pooled_ess",
     "resample_counts",
+    "some_pairs",
     "unseen",
 ]
 
@@ -57,6 +60,7 @@ Counts: TypeAlias = Int64[np.ndarray, " rows"]
 
 # Log weights of the tail that agree to this are equal: what is left is rounding in log p - log q.
 EQUAL = 1e-8
+PAIRS = 2000  # pairs of points that are judged
 
 
 class Estimate(NamedTuple):
@@ -139,6 +143,77 @@ def effective_sample_size(log_weights: ArrayLike, counts: ArrayLike | None = Non
     """
     w, n, _ = _relative(log_weights, counts)
     return float((n @ w) ** 2 / (n @ w**2))
+
+
+def ess_of_means(means: Float64[np.ndarray, "runs events"]) -> float:
+    """The smallest p (1 - p) / se^2 of events, with se from how far independent runs agree.
+
+    Args:
+        means: the frequency of each event in each run.
+
+    Example:
+        >>> round(ess_of_means(np.array([[0.4], [0.6]])))  # se 0.1, as of 25 draws
+        25
+        >>> ess_of_means(np.array([[0.4]]))
+        inf
+    """
+    if len(means) < 2:
+        return np.inf
+    p, variance = _agreement(means, np.ones(len(means)))
+    doubtful = (p > 0.02) & (p < 0.98)  # of rarer events there are too few to judge
+    worth = (p * (1.0 - p))[doubtful] / np.maximum(variance[doubtful], 1e-12)
+    return float(worth.min(initial=np.inf))
+
+
+def pooled_ess(
+    means: Float64[np.ndarray, "runs events"], weights: Float64[np.ndarray, " runs"]
+) -> float:
+    """sum p (1 - p) / sum se^2 over events, or less if the weights of runs differ.
+
+    What draws of one run owe to each other, their weights do not tell; so runs are compared. With
+    few runs the se of one event is far too small or too large by chance: the worst of many events
+    would say little of good draws, their sum does.
+
+    Args:
+        means: the frequency of each event in each run.
+        weights: of the runs, in any scale.
+
+    Example:
+        >>> round(pooled_ess(np.array([[0.4, 0.0], [0.6, 0.0]]), np.ones(2)))
+        25
+        >>> pooled_ess(np.array([[0.4]]), np.ones(1))
+        inf
+    """
+    if len(means) < 2:
+        return np.inf
+    p, variance = _agreement(means, weights)
+    # runs whose weights differ by much have not found the same partitions, whatever pairs say
+    share = weights / weights.sum()
+    spread = float((share**2).sum()) - 1.0 / len(share)
+    error, worth = float(variance.sum()), float((p * (1.0 - p)).sum())
+    of_pairs = worth / error if error > 0 else np.inf
+    return min(of_pairs, (1.0 - 1.0 / len(share)) / spread if spread > 1e-12 else np.inf)
+
+
+def _agreement(
+    means: Float64[np.ndarray, "runs events"], weights: Float64[np.ndarray, " runs"]
+) -> tuple[Float64[np.ndarray, " events"], Float64[np.ndarray, " events"]]:
+    """Frequencies of all runs, and their variances by the jackknife, which leaves out one run."""
+    share = weights / weights.sum()
+    p = share @ means
+    pull = share / np.maximum(1.0 - share, 1e-12)
+    return p, (pull**2) @ (means - p) ** 2 * (len(share) - 1) / len(share)
+
+
+def some_pairs(
+    n_points: int, rng: np.random.Generator, most: int = PAIRS
+) -> tuple[Int64[np.ndarray, " pairs"], Int64[np.ndarray, " pairs"]]:
+    """All pairs of points, or so many at random."""
+    if n_points * (n_points - 1) // 2 <= most:
+        return np.triu_indices(n_points, 1)
+    # one by one, for a list of all would not fit for many points; a pair may come twice
+    i, j = rng.integers(n_points, size=most), rng.integers(n_points - 1, size=most)
+    return i, j + (j >= i)
 
 
 def expectation(

@@ -10,7 +10,8 @@ encoded once, whatever the number of samples and orders, so this is where capaci
 
 Attention also goes by distances where points are vectors: kernels k_j(r) = exp(-r^2 4^j / 8), one
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
-the logarithm of the number of points around. It costs N^2 a data set.
+the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
+exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from torch import Tensor, nn
 
 from ncp.network.blocks import Part, PReLU, linear_from_zero
 from ncp.network.encoder import MOST_OCTAVES
+from ncp.network.links import NEIGHBOURS, Links
 
 __all__ = [
     "TILE",
     "Attention",
     "AttentionBlock",
     "AttentionLayers",
-    "DistanceKernels",
+    "Kernels",
     "KeyValueCache",
 ]
 
 TILE = 16  # matrix products round a row alike whatever rows are around it, in multiples of this
+GAIN = 10.0  # of biases by kernels: Adam moves a weight by little, and logits must move by much
 FAR = 1e8  # squared distance, in units of the prior's scale, beyond which nothing changes
 
 
@@ -48,14 +51,16 @@ class Attention(Part):
         codes: C, the size of a point's code.
         rbf_octaves: octaves of distances that attention sees; 0 for none.
         coordinates: of how many leading numbers of a point distances are taken; 0 for all.
+        link_octaves: octaves of gaps on the way from point to point; 0 for none.
     """
 
-    ZERO_ALLOWED: ClassVar[tuple[str, ...]] = ("rbf_octaves", "coordinates")
+    ZERO_ALLOWED: ClassVar[tuple[str, ...]] = ("rbf_octaves", "coordinates", "link_octaves")
     blocks: int = 3
     width: int = 64
     codes: int = 32
     rbf_octaves: int = 7
     coordinates: int = 0
+    link_octaves: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,6 +71,11 @@ class Attention(Part):
             )
         if self.rbf_octaves > MOST_OCTAVES:
             raise ValueError(f"Expected rbf_octaves <= {MOST_OCTAVES} but got {self.rbf_octaves}")
+        if self.link_octaves > (MOST_OCTAVES if self.rbf_octaves else 0):
+            raise ValueError(
+                f"Expected link_octaves <= {MOST_OCTAVES}, and rbf_octaves with them, "
+                f"but got {self.link_octaves}"
+            )
 
     def n_coordinates(self, event_shape: tuple[int, ...]) -> int:
         """How many numbers of a point are its position: none without distances."""
@@ -101,14 +111,15 @@ def _rates(octaves: int, like: Tensor) -> Float[Tensor, " octaves"]:
     return 4.0 ** torch.arange(octaves, device=like.device, dtype=like.dtype) / 8
 
 
-class DistanceKernels:
-    """How near the points of data sets are to some points: Gaussian kernels, one an octave.
+class Kernels:
+    """How near the points of data sets are to some points, and how they hang together.
 
-    Their widths are 2, 1, 1/2, ... of the prior's scale. They are given for a few rows of points
-    at a time, since there are M x N x octaves.
+    Gaussian kernels of the distance, whose widths are 2, 1, 1/2, ... of the prior's scale, and
+    kernels of the ratios of `Links`. They are given for a few rows of points at a time, since there
+    are M x N x channels.
     """
 
-    ENTRIES = 2**22  # that are kept; of more than that a part at a time is computed again
+    ENTRIES = 2**25  # that are kept; of more than that a part at a time is computed again
     PART = 2**20
 
     def __init__(
@@ -116,40 +127,52 @@ class DistanceKernels:
         of: Float[Tensor, "B M D"],
         among: Float[Tensor, "B N D"],
         octaves: int,
+        ratios: Float[Tensor, "B m M N"] | None = None,
+        link_octaves: int = 0,
         real: Bool[Tensor, "B N"] | None = None,
     ) -> None:
-        self.of, self.among, self.octaves, self.real = of, among, octaves, real
+        self.of, self.among, self.real, self.ratios = of, among, real, ratios
+        self.octaves, self.link_octaves = octaves, link_octaves
         n_rows, n = of.shape[1], among.shape[1]
-        row = len(of) * n * octaves
+        row = len(of) * n * (octaves + len(NEIGHBOURS) * link_octaves)
         step = n_rows if row * n_rows <= self.ENTRIES else max(1, self.PART // row)
         self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
         self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
 
-    def rows(self, rows: slice) -> Float[Tensor, "B octaves m N"]:
+    def rows(self, rows: slice) -> Float[Tensor, "B channels m N"]:
         """The kernels of some of the points."""
         return self._kernels(rows) if self.known is None else self.known[:, :, rows]
 
-    def _kernels(self, rows: slice) -> Float[Tensor, "B octaves m N"]:
+    def _kernels(self, rows: slice) -> Float[Tensor, "B channels m N"]:
         squares = _squares(self.of[:, rows, None], self.among[:, None]).clamp(max=FAR)
-        kernels = (squares[:, None] * -_rates(self.octaves, squares)[:, None, None]).exp_()
+        exponents = squares[:, None] * -_rates(self.octaves, squares)[:, None, None]
+        if self.ratios is not None:
+            rates = 1 / _rates(self.link_octaves, squares) / 16  # 1/2, 1/8, 1/32, ...
+            linked = self.ratios[:, :, None, rows] * -rates[:, None, None]
+            exponents = torch.cat([exponents, linked.flatten(1, 2)], 1)
+        kernels = exponents.exp_()
         return kernels if self.real is None else kernels * self.real[:, None, None]
 
-    def density(self) -> Float[Tensor, "B M octaves"]:
+    def density(self) -> Float[Tensor, "B M channels"]:
         """How many points are near, on a log scale."""
         return torch.cat([self.rows(rows).sum(3) for rows in self.slices], 2).log1p().mT
 
-    def bias(self, rows: slice, weight: Float[Tensor, "heads octaves"]) -> Float[Tensor, "B h m N"]:
+    def bias(
+        self, rows: slice, weight: Float[Tensor, "heads channels"]
+    ) -> Float[Tensor, "B h m N"]:
         """The kernels' weighted sum for each head."""
         kernels = self.rows(rows)
         shape = (len(kernels), len(weight), *kernels.shape[2:])
         # one product a data set, whatever number of them: the same rounding in any company
-        return torch.bmm(weight.expand(len(kernels), -1, -1), kernels.flatten(2)).view(shape)
+        weight = (GAIN * weight).expand(len(kernels), -1, -1)
+        return torch.bmm(weight, kernels.flatten(2)).view(shape)
 
 
 class KeyValueCache(NamedTuple):
     """What new points see of a data set: its coordinates, and each block's keys and values."""
 
     x: Tensor  # (N, D), without columns if there are no distances
+    links: Links | None
     blocks: list[tuple[Tensor, Tensor]]
 
 
@@ -166,10 +189,12 @@ class AttentionLayers(nn.Module):
     def __init__(self, spec: Attention, d_h: int, n_coordinates: int) -> None:
         super().__init__()
         self.octaves = spec.rbf_octaves if n_coordinates else 0
+        self.link_octaves = spec.link_octaves
+        channels = self.octaves + len(NEIGHBOURS) * self.link_octaves
         self.into = nn.Linear(d_h, spec.width)
-        self.density = linear_from_zero(self.octaves, spec.width) if self.octaves else None
+        self.density = linear_from_zero(channels, spec.width) if channels else None
         self.blocks = nn.ModuleList(
-            AttentionBlock(spec.width, self.octaves) for _ in range(spec.blocks)
+            AttentionBlock(spec.width, channels) for _ in range(spec.blocks)
         )
         self.norm = nn.LayerNorm(spec.width)
         self.out = linear_from_zero(spec.width, d_h)
@@ -182,11 +207,29 @@ class AttentionLayers(nn.Module):
         real: Bool[Tensor, "B N"] | None = None,
     ) -> Encoded:
         """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
-        near = DistanceKernels(x, x, self.octaves, real) if self.octaves else None
+        near = self._near(x, self._links(x, real), real)
         tokens = self._start(h, near)
         for block in self.blocks:
             tokens = block(tokens, real, near)
         return self._finish(h, tokens)
+
+    def _links(
+        self, x: Float[Tensor, "B N D"], real: Bool[Tensor, "B N"] | None = None
+    ) -> Links | None:
+        if not self.link_octaves:
+            return None
+        return Links.among(x, None if real is None else real.sum(1))
+
+    def _near(
+        self,
+        x: Float[Tensor, "B N D"],
+        links: Links | None,
+        real: Bool[Tensor, "B N"] | None = None,
+    ) -> Kernels | None:
+        if not self.octaves:
+            return None
+        ratios = None if links is None else links.ratios()
+        return Kernels(x, x, self.octaves, ratios, self.link_octaves, real)
 
     def _finish(
         self, h: Float[Tensor, "*rows d_h"], tokens: Float[Tensor, "*rows width"]
@@ -197,7 +240,7 @@ class AttentionLayers(nn.Module):
         return Encoded(torch.add(h, self.out(tokens)), codes)
 
     def _start(
-        self, h: Float[Tensor, "B N d_h"], near: DistanceKernels | None
+        self, h: Float[Tensor, "B N d_h"], near: Kernels | None
     ) -> Float[Tensor, "B N width"]:
         tokens: Tensor = self.into(h)
         if self.density is None or near is None:
@@ -206,20 +249,22 @@ class AttentionLayers(nn.Module):
 
     def cache(self, h: Float[Tensor, "N d_h"], x: Float[Tensor, "N D"]) -> KeyValueCache:
         """What new points attend to in each block: the keys and values of a data set's points."""
-        near = DistanceKernels(x[None], x[None], self.octaves) if self.octaves else None
+        links = self._links(x[None])
+        near = self._near(x[None], links)
         tokens, kept = self._start(h[None], near), []
         for block in self.blocks:
             q, k, v = cast(AttentionBlock, block).heads(tokens)
             kept.append((k[0], v[0]))
             tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, None, near)
-        return KeyValueCache(x, kept)
+        return KeyValueCache(x, links, kept)
 
     def encode_new(
         self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
     ) -> Encoded:
         """Encodings of new points, each of which sees a data set and itself, but is not seen."""
-        among = len(cache.blocks[0][0]) * max(1, self.octaves)
-        rows = max(TILE, DistanceKernels.ENTRIES // among // TILE * TILE)
+        channels = self.octaves + len(NEIGHBOURS) * self.link_octaves
+        among = len(cache.blocks[0][0]) * max(1, channels)
+        rows = max(TILE, Kernels.ENTRIES // among // TILE * TILE)
         parts = zip(torch.split(h, rows), torch.split(x, rows), strict=True)
         encoded = [self._encode_part(cache, *part) for part in parts]
         return Encoded(*(torch.cat(column) for column in zip(*encoded, strict=True)))
@@ -230,7 +275,9 @@ class AttentionLayers(nn.Module):
         near = None
         if self.octaves:
             among = torch.cat([cache.x.expand(len(x), -1, -1), x[:, None]], 1)
-            near = DistanceKernels(x[:, None], among, self.octaves)  # each by itself: (M, 1, N+1)
+            ratios = None if cache.links is None else cache.links.ratios_of_new(cache.x, x)
+            # each by itself: (M, 1, N + 1)
+            near = Kernels(x[:, None], among, self.octaves, ratios, self.link_octaves)
         tokens = self._start(h[:, None], near)[:, 0]
         for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
             tokens = cast(AttentionBlock, block).attend_new(k, v, tokens, near)
@@ -242,9 +289,9 @@ class AttentionBlock(nn.Module):
 
     HEADS = 4
 
-    def __init__(self, width: int, octaves: int = 0) -> None:
+    def __init__(self, width: int, channels: int = 0) -> None:
         super().__init__()
-        self.bias = linear_from_zero(octaves, self.HEADS) if octaves else None
+        self.bias = linear_from_zero(channels, self.HEADS) if channels else None
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attention = nn.Linear(width, 3 * width)
         self.project = nn.Linear(width, width)
@@ -268,7 +315,7 @@ class AttentionBlock(nn.Module):
         self,
         tokens: Float[Tensor, "B N width"],
         real: Bool[Tensor, "B N"] | None = None,
-        near: DistanceKernels | None = None,
+        near: Kernels | None = None,
     ) -> Float[Tensor, "B N width"]:
         q, k, v = self.heads(tokens)
         return self.attend(tokens, q, k, v, real, near)
@@ -280,7 +327,7 @@ class AttentionBlock(nn.Module):
         k: Float[Tensor, "B N heads part"],
         v: Float[Tensor, "B N heads part"],
         real: Bool[Tensor, "B N"] | None = None,
-        near: DistanceKernels | None = None,
+        near: Kernels | None = None,
     ) -> Float[Tensor, "B N width"]:
         """The tokens after the block, from their own queries, keys and values."""
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -301,7 +348,7 @@ class AttentionBlock(nn.Module):
         k: Float[Tensor, "N heads part"],
         v: Float[Tensor, "N heads part"],
         new: Float[Tensor, "M width"],
-        near: DistanceKernels | None = None,
+        near: Kernels | None = None,
     ) -> Float[Tensor, "M width"]:
         """New points attend to N points, by their keys and values, and to themselves."""
         q, own_k, own_v = self.heads(new)

@@ -14,25 +14,38 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from ncp.files import write_atomically
-from ncp.generative.model import model_from_dict
+from ncp.generative.mixture import Mixture
+from ncp.generative.model import GenerativeModel, model_from_dict
 from ncp.network.network import Network, NetworkSpec
 
 N = TypeVar("N", bound=Network)
 FORMAT = 2
 TRANSFORM = ("location", "scale")  # the input transform: any shape that fits one observation
 WEIGHT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-FAULTS = (TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+FAULTS = (
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+    RuntimeWarning,
+)
+LARGEST_COUNT = 2**53  # steps or seconds
+LARGEST_SIZE = 100_000  # points of a data set; a header may come from a stranger
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,8 @@ class Checkpoint:
                 model = kind(self.config, mixture)
             expected = model.state_dict()
             self._check_weights({name: tensor.shape for name, tensor in expected.items()})
+            if mixture is not None:
+                try_out(mixture)
         weights = {n: t.to(expected[n].dtype, copy=True) for n, t in self.weights.items()}
         for name in TRANSFORM:
             setattr(model, name, weights[name])
@@ -96,6 +111,37 @@ class Checkpoint:
                 raise ValueError(f"Expected finite floating-point weights but {name} is not")
         if not bool((self.weights["scale"] > 0).all()):
             raise ValueError("Expected a positive scale but got one that is not")
+
+
+def try_out(mixture: GenerativeModel) -> None:
+    """Refuse a generative model that can be read but not used: what is odd shows when it loads.
+
+    A few points are drawn and have a density, or a small table is prepared and compared with the
+    stored reference. What takes a file or a long simulation is left alone.
+    """
+    if mixture.sizes[1] > LARGEST_SIZE:
+        raise ValueError(f"Expected sizes up to {LARGEST_SIZE} but got {mixture.sizes}")
+    preprocessing = mixture.preprocessing
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # overflow and the like
+        if preprocessing is not None:
+            fitted = preprocessing.fit(np.random.default_rng(0).normal(size=(12, 2)))
+            finite = bool(np.isfinite(fitted.features).all())
+            if getattr(mixture, "reference", None):
+                odd = mixture.unusualness(fitted)
+                finite = finite and odd is not None and 0.0 <= odd.p_value <= 1.0
+                finite = finite and mixture.shortfall(len(fitted.features)) <= 1.0
+        elif isinstance(mixture, Mixture) and (mixture.is_conjugate or mixture.has_density):
+            generator = torch.Generator().manual_seed(0)
+            drawn = mixture.sample(1, min(mixture.sizes[0], 3), generator=generator)
+            finite = bool(drawn.x.isfinite().all())
+            if mixture.is_conjugate:
+                joint = mixture.log_joint(drawn.x[0], drawn.labels[0])
+                finite = finite and bool(joint.isfinite().all())
+        else:
+            finite = True
+    if not finite:
+        raise ValueError(f"Expected a generative model of finite numbers but got {mixture}")
 
 
 def _broadcasts(shape: tuple[int, ...], event: tuple[int, ...]) -> bool:
@@ -161,6 +207,14 @@ def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise ValueError(f"Expected checkpoint format {FORMAT} but {str(path)!r} has {found!r}")
+    for key in ("step", "total_steps", "seconds", "total_seconds"):
+        value = header.get(key, 0)
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        if not plain or not 0 <= value < LARGEST_COUNT:
+            raise ValueError(f"Expected a number {key} >= 0 in {str(path)!r} but got {value!r}")
+    for key in ("metrics", "quality"):
+        if not isinstance(header.get(key, {}), dict | None):
+            raise ValueError(f"Expected {key} by name in {str(path)!r} but got {header[key]!r}")
     mixture = header.get("mixture", "absent")
     if not isinstance(header.get("model"), dict) or not isinstance(mixture, dict | None):
         raise ValueError(f"Expected a model and a mixture in the header of {str(path)!r}")

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ncp.generative.plugins import HOW_TO_IMPORT
+from ncp.generative.specs import is_known
 from ncp.network.blocks import Part, Perceptron, perceptron
 
 __all__ = ["ConvEncoder", "Encoder", "MLPEncoder", "encoder_from_dict"]
@@ -51,11 +53,12 @@ class Encoder(Part):
 def encoder_from_dict(plain: Mapping[str, Any]) -> Encoder:
     """The encoder that a header names."""
     kind = plain.get("kind") if isinstance(plain, Mapping) else plain
-    if not isinstance(kind, str) or kind not in Encoder.registry:
+    if not is_known(kind, Encoder.registry):
         raise ValueError(
             f"Expected an encoder of kind {sorted(Encoder.registry)} but got {kind!r}; "
-            "an encoder of your own has to be imported before the model is loaded"
+            f"if it is a class of your own, {HOW_TO_IMPORT}"
         )
+    assert isinstance(kind, str)
     return Encoder.registry[kind].from_dict({k: v for k, v in plain.items() if k != "kind"})
 
 

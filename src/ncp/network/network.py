@@ -35,6 +35,7 @@ a thousand points sums would grow a hundredfold beyond those of ten. Everything 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -58,13 +59,14 @@ from ncp.network.layout import (
     with_zero_row,
 )
 from ncp.network.pair_features import PairFeatures
-from ncp.partitions import as_tensor, canonical, check_labels
+from ncp.partitions import as_tensor, canonical, check_labels, check_unmasked
 
 __all__ = ["Network", "NetworkSpec", "Points", "check_memory", "made_up_to"]
 
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
 CHUNK = 4096
+LARGEST_EVENT = 2**18  # numbers of one observation; a header may come from a stranger
 SEES = ("G", "Q", "point", "candidate", "pairs")
 POOLINGS = ("sum", "mean")
 
@@ -107,8 +109,11 @@ class NetworkSpec:
         given = self.event_shape
         shape = (given,) if isinstance(given, int) else tuple(int(side) for side in given)
         object.__setattr__(self, "event_shape", shape)
-        if not shape or min(shape) < 1:
-            raise ValueError(f"Expected event_shape of positive sizes but got {self.event_shape}")
+        if not shape or min(shape) < 1 or math.prod(shape) > LARGEST_EVENT:
+            raise ValueError(
+                f"Expected event_shape of positive sizes, {LARGEST_EVENT} numbers at most, "
+                f"but got {self.event_shape}"
+            )
         seen = tuple(self.f_sees)
         object.__setattr__(self, "f_sees", seen)
         if set(seen) - set(SEES) or len(set(seen)) < len(seen) or {"G", "Q"} - set(seen):
@@ -157,6 +162,8 @@ class NetworkSpec:
         unknown = set(plain) - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(f"Expected keys of NetworkSpec but got {sorted(unknown)}")
+        if any(plain.get(key, key) is None for key in ("encoder", "g", "f")):
+            raise ValueError("Expected an encoder, g and f of NetworkSpec but one of them is none")
         builders: dict[str, Any] = {
             "encoder": encoder_from_dict,
             "unassigned_encoder": encoder_from_dict,
@@ -500,6 +507,7 @@ class Network(nn.Module):
 
     def check_points(self, x: Any) -> Tensor:
         """One data set `(N, *event_shape)` in the model's dtype; anything else is refused."""
+        check_unmasked(x)
         points = as_tensor(x if isinstance(x, Tensor) else np.asarray(x))
         if points.is_complex() or points.dtype == torch.bool:
             raise ValueError(f"Expected real-valued data but got dtype {points.dtype}")

@@ -14,20 +14,31 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ncp.network.checkpoint import read
+from ncp.network.checkpoint import Checkpoint, read, refusing
 
 DEFAULT = "tabular"
 DIRECTORY = Path(__file__).parent / "weights"
 SUFFIX = ".safetensors"
 
 PURPOSE = {
-    "tabular": "any numeric table: columns of any number and unit, clusters of many shapes",
-    "gaussian-2d": "points in the plane: round Gaussian clusters of known noise",
-    "gaussian-2d-paper": "the same with the paper's own architecture, for comparison",
-    "gaussian-1d": "numbers on a line: Gaussian clusters of known noise",
-    "rings-2d": "points in the plane: noisy rings of unknown radius",
-    "mnist": "28 x 28 grey images of handwritten digits, by digit",
+    "tabular": "any table: numbers, categories, gaps",
+    "gaussian": "1 to 8 columns: Gaussian clusters of any form",
+    "gaussian-2d": "the plane: round clusters of known noise",
+    "gaussian-2d-paper": "the same, by the paper's architecture",
+    "gaussian-1d": "the line: clusters of known noise",
+    "rings-2d": "the plane: noisy rings of unknown radius",
+    "mnist": "images of handwritten digits, by digit",
 }
+
+
+# What is said of a model in one line: the first of these numbers that it has, in words.
+TELLING = (
+    (("ARI, N = 100", "ARI, N = 300"), "ARI {:.2f} on data of its own kind"),
+    (("importance-sampling ESS, N = 50, median",), "exact weights keep {:.0%} of its samples"),
+    (("ESS, paper, N = 50",), "exact weights keep {:.0%} at the paper's setting"),
+    (("calibration error",), "probabilities off by {:.1%}"),
+    (("held_out_nll",), "held-out loss {:.2g} a point"),
+)
 
 
 def names() -> list[str]:
@@ -84,6 +95,7 @@ class Card:
         event_shape: The shape of one point.
         steps, seconds: How long it was trained, with the stages before its last if known.
         metrics: What was measured on held-out data.
+        megabytes: The size of its file.
         info: The rest of the file's header.
     """
 
@@ -95,13 +107,19 @@ class Card:
     steps: int
     seconds: float
     metrics: Mapping[str, float]
+    megabytes: float = 0.0
     info: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def quality(self) -> str:
-        """The measured numbers in one line."""
-        shown = [f"{k.replace('_', ' ')} {v:.3g}" for k, v in self.metrics.items()]
-        return ", ".join(shown) or "not measured"
+        """The most telling of what was measured, in words."""
+        said = [
+            words.format(self.metrics[name])
+            for names, words in TELLING
+            for name in names
+            if name in self.metrics and name == next(n for n in names if n in self.metrics)
+        ]
+        return "; ".join(said) or "not measured"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain, for JSON."""
@@ -114,6 +132,7 @@ class Card:
             "steps": self.steps,
             "seconds": self.seconds,
             "metrics": dict(self.metrics),
+            "megabytes": round(self.megabytes, 2),
         }
 
 
@@ -121,6 +140,11 @@ def card(name_or_path: str | os.PathLike[str]) -> Card:
     """The card of a named model or of a checkpoint."""
     path = find(name_or_path)
     found = read(path)
+    with refusing(f"Expected a model's card in the header of {str(path)!r}"):
+        return _card(path, found)
+
+
+def _card(path: Path, found: Checkpoint) -> Card:
     info = found.info
     name = short_name(path)
     spec = found.mixture or {}
@@ -135,6 +159,7 @@ def card(name_or_path: str | os.PathLike[str]) -> Card:
         steps=int(info.get("total_steps", info.get("step", 0))),
         seconds=float(info.get("total_seconds", info.get("seconds", 0.0))),
         metrics={k: float(v) for k, v in quality.items() if isinstance(v, int | float)},
+        megabytes=path.stat().st_size / 1e6,
         info=info,
     )
 

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 import numpy as np
 
 from ncp.output.plots import PALETTE
 
-__all__ = ["MARKERS", "mark", "matrix_png", "scatter_svg", "share_strip", "value_strip"]
+__all__ = [
+    "MARKERS",
+    "mark",
+    "matrix_png",
+    "scatter_svg",
+    "share_strip",
+    "tree_svg",
+    "value_strip",
+]
 
 # One for each turn through the palette, named as Bokeh names them.
 MARKERS = ("circle", "square", "diamond", "triangle", "inverted_triangle", "plus", "hex")
@@ -31,6 +39,7 @@ SHAPES = (
 LEFT_OUT = "M-1-1L1 1M-1 1L1-1"
 CIVIDIS = "00224e 123570 3b496c 575d6d 707173 8a8678 a59c74 c3b369 e1cc55 fee838"  # dark to light
 WIDTH, HEIGHT, MARGIN = 640, 400, 46
+TREE_WIDTH, LEAF = 400, 20  # of a tree, and the height of a leaf
 
 
 def _style(k: int) -> tuple[str, str]:
@@ -52,7 +61,12 @@ def mark(k: int) -> str:
 
 
 def scatter_svg(
-    xy: np.ndarray, labels: np.ndarray, confidence: np.ndarray, names: tuple[str, str], alt: str
+    xy: np.ndarray,
+    labels: np.ndarray,
+    confidence: np.ndarray,
+    names: tuple[str, str],
+    known: np.ndarray | None,
+    alt: str,
 ) -> str:
     """Points coloured by cluster; the surer the cluster, the more solid the point.
 
@@ -61,6 +75,7 @@ def scatter_svg(
         labels: of shape (n,); -1 for rows that were left out.
         confidence: of shape (n,), between 0 and 1.
         names: what the axes are.
+        known: which points are outlined, of shape (n,), if any.
         alt: what the picture shows, for people who do not see it.
     """
     low, high = xy.min(0), xy.max(0)
@@ -69,21 +84,25 @@ def scatter_svg(
     place = MARGIN + (xy - low) / span * inner
     place[:, 1] = HEIGHT - place[:, 1]
     size = float(np.clip(90 / np.sqrt(len(xy)), 2.5, 6.0))
-    points = "".join(_points(place, labels, np.nan_to_num(confidence), size))
+    outlined = np.zeros(len(xy), bool) if known is None else known
+    points = "".join(_points(place, labels, np.nan_to_num(confidence), outlined, size))
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" '
         f'aria-label="{escape(alt)}">{_frame(low, high, names)}{points}</svg>\n'
     )
 
 
-def _points(place: np.ndarray, labels: np.ndarray, sure: np.ndarray, size: float) -> Iterator[str]:
+def _points(
+    place: np.ndarray, labels: np.ndarray, sure: np.ndarray, known: np.ndarray, size: float
+) -> Iterator[str]:
     for k in np.unique(labels):
         fill, shape = _style(int(k))
         yield f'<g fill="{fill}" stroke="currentColor" stroke-width=".12">'
-        for (x, y), p in zip(place[labels == k], sure[labels == k], strict=True):
+        for i in np.flatnonzero(labels == k):
+            outline = ' class="known" stroke-width=".5"' if known[i] else ""
             yield (
-                f'<path transform="translate({x:.1f} {y:.1f})scale({size:.2g})" d="{shape}" '
-                f'opacity="{0.25 + 0.7 * p:.2g}"/>'
+                f'<path transform="translate({place[i, 0]:.1f} {place[i, 1]:.1f})'
+                f'scale({size:.2g})" d="{shape}" opacity="{0.25 + 0.7 * sure[i]:.2g}"{outline}/>'
             )
         yield "</g>"
 
@@ -152,6 +171,56 @@ def _strip(k: int, at: float, behind: str) -> str:
         f'stroke="currentColor" opacity=".35"/>{behind}<circle cx="{at:.1f}%" cy="8" r="5" '
         f'fill="{_style(k)[0]}" stroke="currentColor" stroke-width=".6"/></svg>'
     )
+
+
+def tree_svg(tree: np.ndarray, names: Sequence[str], alt: str) -> str:
+    """A dendrogram from left to right, with a leaf for each cluster.
+
+    Args:
+        tree: as SciPy's linkage, of shape (K - 1, 4), with heights from 0 to 1.
+        names: of the K clusters.
+        alt: what the picture shows.
+    """
+    members = [[k] for k in range(len(names))]
+    for a, b in tree[:, :2].astype(int):
+        members.append(members[a] + members[b])
+    left = 30.0 + 7 * max(len(name) for name in names)
+    ends = [(left, LEAF * (members[-1].index(k) + 0.5)) for k in range(len(names))]
+    leaves = "".join(_leaf(k, name, ends[k][1]) for k, name in enumerate(names))
+    lines = []
+    for a, b, height in tree[:, :3]:
+        (x_a, y_a), (x_b, y_b) = ends[int(a)], ends[int(b)]
+        x = left + (TREE_WIDTH - 20 - left) * min(max(height, 0.0), 1.0)
+        lines.append(f"M{x_a:.1f} {y_a:.1f}H{x:.1f}V{y_b:.1f}H{x_b:.1f}")
+        ends.append((x, (y_a + y_b) / 2))
+    bottom = LEAF * len(names)
+    return (
+        f'<svg viewBox="0 0 {TREE_WIDTH} {bottom + 24}" width="{TREE_WIDTH}" role="img" '
+        f'aria-label="{escape(alt)}">{_percents(left, bottom)}'
+        f'<path d="{"".join(lines)}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
+        f"{leaves}</svg>\n"
+    )
+
+
+def _leaf(k: int, name: str, y: float) -> str:
+    fill, shape = _style(k)
+    return (
+        f'<g transform="translate(8 {y:.1f})"><path transform="scale(5)" d="{shape}" fill="{fill}" '
+        'stroke="currentColor" stroke-width=".15"/><text x="12" y="4" font-size="12" '
+        f'fill="currentColor">{escape(name)}</text></g>'
+    )
+
+
+def _percents(left: float, bottom: int) -> str:
+    """Lines at 0, 25, ..., 100%."""
+    at = [left + (TREE_WIDTH - 20 - left) * i / 4 for i in range(5)]
+    lines = "".join(f"M{x:.1f} 0V{bottom}" for x in at)
+    texts = "".join(
+        f'<text x="{x:.1f}" y="{bottom + 16}" font-size="12" fill="currentColor" '
+        f'text-anchor="middle">{25 * i}%</text>'
+        for i, x in enumerate(at)
+    )
+    return f'<path d="{lines}" stroke="currentColor" opacity=".2"/>{texts}'
 
 
 def matrix_png(matrix: np.ndarray, labels: np.ndarray, alt: str, most: int = 500) -> str:

@@ -9,9 +9,10 @@ All files are written to a new folder beside it, which then takes its place:
   system that cannot exchange): the old files are moved out, the summary first, and the new ones in,
   the summary last. Where that is, the others are; what was moved out comes back after a failure.
 
-What is ours is what the folder's `summary.json` lists under `files`: nothing else is ever replaced
-or removed. Names of temporary folders are random and written to a lock file before they are made;
-the next run that gets the lock clears away what a killed one left, or brings it back.
+What is ours is what the folder's `summary.json` lists under `files`, if it also says what data it
+is of, as those of other programs do not: nothing else is ever replaced or removed. Names of
+temporary folders are random and written to a lock file before they are made; the next run that gets
+the lock clears away what a killed one left, or brings it back.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import IO, Any
 
 from ncp.files import create_file, is_temporary, locked, sync_directory, temporary_name
 
-__all__ = ["check_folder", "replace_folder"]
+__all__ = ["check_folder", "replace_folder", "tidy_folder"]
 
 SUMMARY = "summary.json"
 SWAP = 2  # RENAME_EXCHANGE of Linux and RENAME_SWAP of macOS
@@ -52,7 +53,8 @@ def check_folder(directory: Path, names: Iterable[str]) -> None:
 def ours(directory: Path) -> set[str]:
     """The names of the files in a folder that we made, by its summary."""
     try:
-        listed = json.loads((directory / SUMMARY).read_bytes())["files"]
+        found = json.loads((directory / SUMMARY).read_bytes())
+        listed = found["files"] if found["inputs"]["sha256"] else None
     except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError):
         return set()
     if not isinstance(listed, list):
@@ -69,10 +71,26 @@ def replace_folder(directory: Path, files: Mapping[str, bytes]) -> None:
     """
     directory = Path(os.path.realpath(directory))  # a link to a folder stays one
     directory.parent.mkdir(parents=True, exist_ok=True)
+    base, lock = _lock_of(directory)
+    with locked(lock) as record:
+        _Replacement(directory, base, record).run(files)
+
+
+def tidy_folder(directory: Path) -> None:
+    """Clear away what a run left beside a result that was whole when it was killed."""
+    directory = Path(os.path.realpath(directory))
+    base, lock = _lock_of(directory)
+    if not lock.exists():
+        return
+    with suppress(BlockingIOError), locked(lock, wait=False) as record:  # else somebody writes
+        _Replacement(directory, base, record).clear_after_a_kill()
+
+
+def _lock_of(directory: Path) -> tuple[Path, Path]:
+    """Where temporary folders of a folder are made, and the file that is locked meanwhile."""
     alone = os.path.ismount(directory) or not os.access(directory.parent, os.W_OK)
     base = directory if alone else directory.parent
-    with locked(base / f".{directory.name[:40]}.ncp-lock") as record:
-        _Replacement(directory, base, record).run(files)
+    return base, base / f".{directory.name[:40]}.ncp-lock"
 
 
 class _Replacement:
@@ -84,7 +102,7 @@ class _Replacement:
         self.old = base / temporary_name(directory.name)
 
     def run(self, files: Mapping[str, bytes]) -> None:
-        self._clear_after_a_kill()
+        self.clear_after_a_kill()
         check_folder(self.directory, files)
         names = {"new": self.new.name, "old": self.old.name, "files": sorted(files)}
         self._write_record(names)
@@ -147,7 +165,7 @@ class _Replacement:
 
     # -- after a failure -----------------------------------------------------------------------
 
-    def _clear_after_a_kill(self) -> None:
+    def clear_after_a_kill(self) -> None:
         self.record.seek(0)
         try:
             names = json.loads(self.record.read())

@@ -85,6 +85,8 @@ def page_data(
     n_principal: int,
     labels: np.ndarray,
     confidence: np.ndarray,
+    known: np.ndarray | None,
+    cluster_names: Sequence[str],
     samples: np.ndarray,
     sample_clusters: np.ndarray,
     partitions: Sequence[tuple[str, str, np.ndarray]],
@@ -99,6 +101,8 @@ def page_data(
         n_principal: How many of the axes are no columns.
         labels: The best partition, `(n,)`; its colours are kept by all others.
         confidence: `(n,)`.
+        known: Which rows are outlined, `(n,)`; None for none.
+        cluster_names: What the clusters of `labels` are called, if not by numbers.
         samples: `(S, n)`; at most `MOST_SAMPLES` are kept, at random.
         sample_clusters: How many clusters each sample has, `(S,)`.
         partitions: Names, sentences and labels of what can be chosen.
@@ -116,6 +120,8 @@ def page_data(
         "axis_values": _base64(np.stack([a.values for a in axes]), np.dtype("<f4")),
         "principal": n_principal,
         "confidence": _base64(np.nan_to_num(confidence), np.dtype("<f4")),
+        "known": [] if known is None else np.flatnonzero(known).tolist(),
+        "cluster_names": list(cluster_names),
         "wide": kind.itemsize > 1,
         "samples": _labels_base64(np.array(drawn).reshape(len(kept), len(labels)), kind),
         "sample_clusters": sample_clusters[kept].tolist(),

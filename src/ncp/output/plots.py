@@ -8,14 +8,19 @@ so does shape or position. Matplotlib is imported only when something is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from ncp.checks.accuracy import Efficiency
+    from ncp.checks.ranks import RankTest
+    from ncp.checks.reliability import Reliability
+    from ncp.checks.report import CheckReport
 
 __all__ = [
     "PALETTE",
@@ -25,7 +30,6 @@ __all__ = [
     "ecdf_difference",
     "escape_label",
     "ess_histogram",
-    "pair_plot",
     "posterior_of_k",
     "project_2d",
     "rank_histogram",
@@ -46,74 +50,7 @@ MOST_POINTS = 4000  # drawn in one picture; of more, a random subset
 # -- diagnostics -----------------------------------------------------------------------------------
 
 
-@runtime_checkable
-class Band(Protocol):
-    """Where a curve may lie: bounds (G,) over a grid (G,)."""
-
-    @property
-    def grid(self) -> np.ndarray: ...
-    @property
-    def lower(self) -> np.ndarray: ...
-    @property
-    def upper(self) -> np.ndarray: ...
-
-
-@runtime_checkable
-class Ranks(Protocol):
-    """Ranks u of the truth, in (0, 1), and what tests of their uniformity say."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def u(self) -> np.ndarray: ...
-    @property
-    def chi_square_p(self) -> float: ...
-    @property
-    def ecdf_p(self) -> float: ...
-    def band(self, coverage: float = 0.95) -> Band: ...
-
-
-@runtime_checkable
-class Curve(Protocol):
-    """What was said and what was seen, bin by bin, with the bounds of a right posterior."""
-
-    @property
-    def predicted(self) -> np.ndarray: ...
-    @property
-    def observed(self) -> np.ndarray: ...
-    @property
-    def counts(self) -> np.ndarray: ...
-    @property
-    def lower(self) -> np.ndarray: ...
-    @property
-    def upper(self) -> np.ndarray: ...
-    @property
-    def error(self) -> float: ...
-
-
-@runtime_checkable
-class SampleSizes(Protocol):
-    """Effective sample sizes over data sets, as fractions of so many samples."""
-
-    @property
-    def fractions(self) -> np.ndarray: ...
-    @property
-    def n_samples(self) -> int: ...
-    @property
-    def median(self) -> float: ...
-    @property
-    def lowest_decile(self) -> float: ...
-
-
-@runtime_checkable
-class Results(Protocol):
-    """What a check measured, by name: "sbc", "reliability" and perhaps "ess"."""
-
-    @property
-    def results(self) -> Mapping[str, Any]: ...
-
-
-def rank_histogram(ax: Axes, test: Ranks, n_bins: int = 20, coverage: float = 0.95) -> Axes:
+def rank_histogram(ax: Axes, test: RankTest, n_bins: int = 20, coverage: float = 0.95) -> Axes:
     """Ranks of the truth among posterior draws: flat, within the band, for a right posterior.
 
     Args:
@@ -134,7 +71,7 @@ def rank_histogram(ax: Axes, test: Ranks, n_bins: int = 20, coverage: float = 0.
     return ax
 
 
-def ecdf_difference(ax: Axes, test: Ranks, coverage: float = 0.95) -> Axes:
+def ecdf_difference(ax: Axes, test: RankTest, coverage: float = 0.95) -> Axes:
     """ECDF of the ranks minus the diagonal, and the band that holds all of it at once.
 
     Args:
@@ -157,7 +94,7 @@ def ecdf_difference(ax: Axes, test: Ranks, coverage: float = 0.95) -> Axes:
     return ax
 
 
-def reliability_diagram(ax: Axes, curve: Curve) -> Axes:
+def reliability_diagram(ax: Axes, curve: Reliability) -> Axes:
     """How often pairs share a cluster against how often the posterior says so.
 
     Vertical bars are where the points of a right posterior lie 95 times in 100.
@@ -173,7 +110,7 @@ def reliability_diagram(ax: Axes, curve: Curve) -> Axes:
     return ax
 
 
-def ess_histogram(ax: Axes, result: SampleSizes, n_bins: int = 20) -> Axes:
+def ess_histogram(ax: Axes, result: Efficiency, n_bins: int = 20) -> Axes:
     """Effective sample sizes over data sets, as fractions, with median and lowest decile."""
     # rounding takes a perfect sample size past its largest possible value, out of the last bin
     fractions = np.minimum(result.fractions, 1.0)
@@ -192,7 +129,7 @@ def ess_histogram(ax: Axes, result: SampleSizes, n_bins: int = 20) -> Axes:
     return ax
 
 
-def check_figure(report: Results) -> Figure:
+def check_figure(report: CheckReport) -> Figure:
     """The figures of a check on one page: ranks, their ECDF, reliability and, if known, ESS."""
     from matplotlib.figure import Figure
 
@@ -286,15 +223,16 @@ def escape_label(name: str, most: int = 40) -> str:
 def project_2d(x: np.ndarray, names: Sequence[str] = ()) -> tuple[np.ndarray, tuple[str, str]]:
     """Coordinates (N, 2) to draw points at, and what the two axes are.
 
-    Missing values are drawn at their column's mean. One column gets its rank among near values
-    as height, so that equal points do not hide each other.
+    Missing values are drawn at their column's mean. Rows of one column are stacked where their
+    values are near, so that equal points do not hide each other.
     """
     flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
     known = ~np.isnan(flat)
     centre = np.where(known, flat, 0.0).sum(0) / np.maximum(known.sum(0), 1)
     flat = np.where(np.isnan(flat), centre, flat)
     if flat.shape[1] == 1:
-        return np.stack([flat[:, 0], _heights(flat[:, 0])], 1), (names[0] if names else "x", "")
+        place = np.stack([flat[:, 0], _heights(flat[:, 0])], 1)
+        return place, (names[0] if names else "x", "rows, stacked")
     if flat.shape[1] == 2:
         first, second = names if len(names) == 2 else ("x1", "x2")
         return flat, (first, second)
@@ -339,72 +277,6 @@ def _subset(n: int) -> np.ndarray:
     if n <= MOST_POINTS:
         return np.arange(n)
     return np.sort(np.random.default_rng(0).choice(n, MOST_POINTS, replace=False))
-
-
-def pair_plot(
-    x: np.ndarray,
-    labels: np.ndarray,
-    confidence: np.ndarray | None = None,
-    names: Sequence[str] = (),
-    most: int = 4,
-) -> Figure:
-    """Every pair of the (up to `most`) columns that tell the clusters apart best.
-
-    Args:
-        x: the data, of shape (N, P).
-        labels: of shape (N,); -1 for points without a cluster.
-        confidence: of shape (N,), between 0 and 1.
-        names: of the columns.
-        most: the largest number of columns drawn.
-    """
-    from matplotlib.figure import Figure
-
-    flat = np.asarray(x, dtype=np.float64).reshape(len(x), -1)
-    names = list(names) if len(names) == flat.shape[1] else [
-        f"x{i + 1}" for i in range(flat.shape[1])
-    ]  # fmt: skip
-    chosen = np.sort(np.argsort(-_separation(flat, np.asarray(labels)), kind="stable")[:most])
-    d = len(chosen)
-    figure = Figure(figsize=(2.2 * d, 2.2 * d), layout="constrained")
-    axes = figure.subplots(d, d, squeeze=False)
-    for row, j in enumerate(chosen):
-        for column, i in enumerate(chosen):
-            ax = axes[row, column]
-            if i == j:
-                _column_histogram(ax, flat[:, i], np.asarray(labels))
-            else:
-                clusters(ax, flat[:, [i, j]], labels, confidence, size=5.0)
-            ax.set(xlabel="", ylabel="")
-            if row == d - 1:
-                ax.set_xlabel(escape_label(names[i], 24))
-            if column == 0:
-                ax.set_ylabel(escape_label(names[j], 24))
-            ax.tick_params(labelsize=7)
-            ax.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def _separation(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Share of each column's variance that lies between clusters."""
-    score = np.zeros(x.shape[1])
-    for j, column in enumerate(x.T):
-        good = ~np.isnan(column) & (labels >= 0)
-        if good.sum() < 2 or column[good].var() == 0:
-            continue
-        values, c = column[good], labels[good]
-        size = np.bincount(c)
-        mean = np.bincount(c, weights=values) / np.maximum(size, 1)
-        score[j] = (size * (mean - values.mean()) ** 2).sum() / (values.var() * len(values))
-    return score
-
-
-def _column_histogram(ax: Axes, values: np.ndarray, labels: np.ndarray) -> None:
-    good = ~np.isnan(values)
-    span = (float(values[good].min()), float(values[good].max())) if good.any() else (0.0, 1.0)
-    parts = [values[good & (labels == k)] for k in np.unique(labels[labels >= 0])]
-    colours = [cluster_style(int(k))[0] for k in np.unique(labels[labels >= 0])]
-    ax.hist(parts, 20, range=span, stacked=True, color=colours)
-    ax.set_yticks([])
 
 
 def posterior_of_k(

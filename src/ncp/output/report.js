@@ -70,7 +70,8 @@
 
   Bokeh.logger.set_level("warn");
   const source = new Bokeh.ColumnDataSource({ data: { x: [], y: [], colour: [], edge: [],
-    marker: [], alpha: [] } });
+    marker: [], alpha: [], width: [], edge_alpha: [] } });
+  const known = new Set(data.known);
   const size = Math.min(12, Math.max(5, 200 / Math.sqrt(n)));
   const hover = new Bokeh.HoverTool({ tooltips: null, callback: showTip });
   const lasso = new Bokeh.LassoSelectTool();
@@ -84,10 +85,10 @@
   figure.toolbar.active_drag = lasso;
   figure.min_border_right = 12;
   figure.scatter({ field: "x" }, { field: "y" }, { source, size, marker: { field: "marker" },
-    fill_color: { field: "colour" }, line_color: { field: "edge" }, line_width: 0.6,
-    fill_alpha: { field: "alpha" }, line_alpha: { field: "alpha" },
-    selection_line_width: 2.5, selection_line_alpha: 1, selection_fill_alpha: 1,
-    nonselection_fill_alpha: { field: "alpha" }, nonselection_line_alpha: { field: "alpha" } });
+    fill_color: { field: "colour" }, line_color: { field: "edge" }, line_width: { field: "width" },
+    fill_alpha: { field: "alpha" }, line_alpha: { field: "edge_alpha" },
+    selection_line_width: 3.5, selection_line_alpha: 1, selection_fill_alpha: 1,
+    nonselection_fill_alpha: { field: "alpha" }, nonselection_line_alpha: { field: "edge_alpha" } });
   hover.renderers = figure.renderers;
   const [xAxis] = figure.below, [yAxis] = figure.left;
 
@@ -132,12 +133,15 @@
     const edge = ink("--ink");
     const all = Array.from({ length: n }, (_, i) => i);
     const plain = state.sample < 0 && state.partition === 0 && !p;
+    const alpha = all.map(i => (plain ? 0.25 + 0.7 * (confidence[i] || 0) : 0.9));
     source.data = {
       x: place(state.across), y: place(state.up),
       colour: all.map(i => (p ? shade(p[i]) : colourOf(labels[i]))),
       edge: all.map(() => edge),
       marker: all.map(i => markerOf(labels[i])),
-      alpha: all.map(i => (plain ? 0.25 + 0.7 * (confidence[i] || 0) : 0.9)),
+      alpha,
+      width: all.map(i => (known.has(i) ? 2.5 : 0.6)),
+      edge_alpha: all.map(i => (known.has(i) ? 1 : alpha[i])),
     };
     source.selected.indices = state.chosen;
     nameAxis(xAxis, state.across);
@@ -169,7 +173,11 @@
     tip.hidden = i < 0;
     if (i < 0) return;
     const c = shownLabels()[i];
-    const lines = [c === NONE ? "left out" : `cluster ${c}, confidence ${percent(confidence[i])}`];
+    const best = state.sample < 0 && state.partition === 0;
+    const called = best && data.cluster_names[c] ? ` (${short(data.cluster_names[c])})` : "";
+    const sure = `confidence ${percent(confidence[i])}`;
+    const lines = [c === NONE ? "left out" : `cluster ${c}${called}, ${sure}`];
+    if (known.has(i)) lines.push("known beforehand");
     for (let a = data.principal; a < data.axes.length && lines.length < 13; a++) {
       lines.push(`${short(data.axes[a].name)}: ${shownValue(a, i)}`);
     }

@@ -20,7 +20,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from html import escape
 from importlib.util import find_spec
@@ -31,11 +31,12 @@ import numpy as np
 from ncp.output import drawings, words
 from ncp.output.payload import Column, embed_json, page_data
 
-__all__ = ["Card", "ReportData", "Trait", "report", "summary_html"]
+__all__ = ["Card", "ReportData", "Trait", "report", "sentences_html", "summary_html"]
 
 MOST_CARDS = 24  # clusters that are described; more are listed
 N_DOUBTFUL = 10
 MOST_LISTED = 12  # columns in tables
+MIN_TREE, MOST_TREE = 3, 60  # clusters of which a tree is drawn
 
 CITATION = """\
 @misc{pakman2018amortized,
@@ -112,6 +113,10 @@ class ReportData:
         notes: What was done to the data.
         warnings: What looks unlike the data that the model was trained on.
         about: How the result was made.
+        known: Whether something was known of each row beforehand, `(N,)`; None: of none.
+        cluster_names: What the clusters are called, if not by numbers.
+        tree: Which clusters are nearest to being one, as SciPy's linkage, `(K - 1, 4)`; the height
+            is the probability that a row of one and a row of the other are apart.
     """
 
     title: str
@@ -135,6 +140,9 @@ class ReportData:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     about: str = ""
+    known: np.ndarray | None = None
+    cluster_names: tuple[str, ...] = ()
+    tree: np.ndarray = field(default_factory=lambda: np.zeros((0, 4)))
 
     @property
     def n_points(self) -> int:
@@ -153,6 +161,7 @@ def report(data: ReportData) -> str:
         _rows_section(data),
         _grid(f"<div>{_k_section(data)}{_trust_section(data)}</div>", _similarity_section(data)),
         _clusters_section(data),
+        _tree_section(data),
         _doubtful_section(data),
         _about_section(data),
     )
@@ -172,7 +181,7 @@ def report(data: ReportData) -> str:
 
 def summary_html(data: ReportData) -> str:
     """What was found in words and one still picture, for a notebook."""
-    found = "".join(f"<p>{escape(text)}</p>" for text in (*data.sentences, *data.warnings))
+    found = sentences_html((*data.sentences, *data.warnings))
     rows = [
         [
             f"{drawings.mark(k)}{k}",
@@ -186,6 +195,11 @@ def summary_html(data: ReportData) -> str:
         f"<div>{found}{_still(data)}"
         f"{_table(['cluster', 'rows', 'confidence', 'what distinguishes it'], rows)}</div>"
     )
+
+
+def sentences_html(sentences: Iterable[str]) -> str:
+    """Each as a paragraph."""
+    return "".join(f"<p>{escape(text)}</p>" for text in sentences)
 
 
 @lru_cache
@@ -218,6 +232,8 @@ def _json(c: ReportData) -> str:
         n_principal=len(c.axes),
         labels=c.labels[c.shown],
         confidence=c.confidence[c.shown],
+        known=None if c.known is None else c.known[c.shown],
+        cluster_names=c.cluster_names,
         samples=c.samples[:, c.shown],
         sample_clusters=c.samples.max(axis=1, initial=-1) + 1,
         partitions=[(_best_name(c), _best_words(c), c.labels[c.shown])]
@@ -247,7 +263,6 @@ def _k_name(c: ReportData, k: int) -> tuple[str, str]:
 
 def _head(c: ReportData) -> str:
     warning = "".join(f'<p class="warning">{escape(text)}</p>' for text in c.warnings)
-    found = "".join(f"<p>{escape(text)}</p>" for text in c.sentences)
     return (
         f"<header><div><h1>{escape(c.title)}</h1>\n"
         f'<p class="soft">{words.count(c.n_points, "row")}, '
@@ -255,7 +270,7 @@ def _head(c: ReportData) -> str:
         f"{escape(c.model_name)}, {words.count(len(c.samples), 'posterior sample')}.</p></div>\n"
         '<button id="scheme" class="live" type="button" aria-label="light or dark" '
         'title="light or dark">&#9680;</button></header>\n'
-        f'{warning}<div class="headline">{found}</div>\n'
+        f'{warning}<div class="headline">{sentences_html(c.sentences)}</div>\n'
     )
 
 
@@ -334,20 +349,29 @@ def _still(c: ReportData) -> str:
         c.labels[c.shown],
         c.confidence[c.shown],
         (c.axes[0].name, c.axes[1].name),
+        None if c.known is None else c.known[c.shown],
         f"Scatter plot of {words.count(len(c.shown), 'row')}, coloured by cluster",
     )
 
 
 def _legend(c: ReportData) -> str:
     items = [
-        f"<li>{drawings.mark(k)}cluster {k} ({words.count(card.size, 'row')})</li>"
+        f"<li>{drawings.mark(k)}{_named('cluster', c, k)} ({words.count(card.size, 'row')})</li>"
         for k, card in enumerate(c.cards[:MOST_CARDS])
     ]
     if len(c.cards) > MOST_CARDS:
         items.append(f"<li>and {len(c.cards) - MOST_CARDS} smaller ones</li>")
     if (c.labels < 0).any():
         items.append(f"<li>{drawings.mark(-1)}left out</li>")
+    if c.known is not None and c.known.any():
+        items.append("<li>outlined: known beforehand</li>")
     return f'<ul class="legend" id="legend">{"".join(items)}</ul>\n'
+
+
+def _named(noun: str, c: ReportData, k: int) -> str:
+    """A cluster by its number and, if it has one, its name."""
+    name = f", {escape(_short(c.cluster_names[k], 30))}" if c.cluster_names else ""
+    return f"{noun} {k}{name}"
 
 
 def _k_section(c: ReportData) -> str:
@@ -397,10 +421,16 @@ def _similarity_section(c: ReportData) -> str:
 
 def _clusters_section(c: ReportData) -> str:
     cards = "".join(_card(c, k, card) for k, card in enumerate(c.cards[:MOST_CARDS]))
+    said = "Numbered by size."
+    if any(card.traits for card in c.cards):
+        said += (
+            " A dot is the mean of the cluster and its line the standard deviation; grey is the "
+            "mean of all other rows, plus and minus theirs. Of a category the dot is the share of "
+            "the cluster's rows that have it, grey that of the others."
+        )
     return _section(
         "The clusters",
-        '<p class="soft">Numbered by size. A dot is the mean of the cluster and its line the '
-        "standard deviation; grey is the mean of all other rows, plus and minus theirs.</p>",
+        f'<p class="soft">{said}</p>',
         f'<div class="cards">{cards}</div>',
         _cluster_table(c),
     )
@@ -412,7 +442,7 @@ def _card(c: ReportData, k: int, card: Card) -> str:
     typical = _row_list(c, card.typical)
     doubtful = _row_list(c, card.doubtful)
     return (
-        f'<article class="card"><h3>{drawings.mark(k)}Cluster {k}: '
+        f'<article class="card"><h3>{drawings.mark(k)}{_named("Cluster", c, k)}: '
         f"{words.count(card.size, 'row')}</h3>\n"
         f"<p>{escape(_in_words(c, card))}</p>{table}"
         f'<p class="soft">Confidence {words.percent(card.confidence)}. '
@@ -469,6 +499,22 @@ def _cluster_table(c: ReportData) -> str:
     )
 
 
+def _tree_section(c: ReportData) -> str:
+    if not MIN_TREE <= c.n_clusters <= MOST_TREE or len(c.tree) != c.n_clusters - 1:
+        return ""
+    names = [
+        _short(f"{k}, {c.cluster_names[k]}", 20) if c.cluster_names else str(k)
+        for k in range(c.n_clusters)
+    ]
+    picture = drawings.tree_svg(c.tree, names, "Tree of the clusters, joined where they are apart")
+    return _section(
+        "Which clusters could be one?",
+        f"<figure>{picture}</figure>",
+        '<p class="soft">Clusters are joined at the probability that a row of one and a row of the '
+        "other are apart: the further to the left, the more samples make them one.</p>",
+    )
+
+
 def _doubtful_section(c: ReportData) -> str:
     usable = np.flatnonzero(c.labels >= 0)
     order = usable[np.argsort(c.confidence[usable], kind="stable")][:N_DOUBTFUL]
@@ -494,11 +540,11 @@ def _doubtful_section(c: ReportData) -> str:
 
 def _trust_section(c: ReportData) -> str:
     sentences = [*c.trust, *c.notes, *(f"Warning: {text}" for text in c.warnings)]
-    return _section("Can this be trusted?", *(f"<p>{escape(text)}</p>" for text in sentences))
+    return _section("Can this be trusted?", sentences_html(sentences))
 
 
 def _about_section(c: ReportData) -> str:
-    made = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return _section(
         "How this was made, and how to cite it",
         f"<p>{escape(c.about)}; {made}.</p>",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,32 +12,101 @@ import numpy as np
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FORMATS", "labels_file", "samples_file", "summary_file"]
+__all__ = ["FORMATS", "labels_file", "labels_table", "samples_file", "summary_file"]
 
-FORMATS = ("csv", "parquet", "json")
+FORMATS = {"csv": "", "json": "", "jsonl": "", "parquet": "pyarrow", "feather": "pyarrow",
+           "xlsx": "openpyxl"}  # fmt: skip  # and what they need
+OURS = {"cluster", "confidence", "name"}
+
+
+def labels_table(
+    labels: np.ndarray,
+    confidence: np.ndarray,
+    others: DataFrame | None = None,
+    names: Sequence[str] | None = None,
+) -> DataFrame:
+    """Row (from 1), cluster (from 0; -1 for none) and confidence, with other columns between.
+
+    Args:
+        labels: The cluster of each row.
+        confidence: How sure that is.
+        others: Columns of the table that go along; those called like ours get another name.
+        names: What the cluster of each row is called, if clusters have names.
+    """
+    from pandas import DataFrame
+
+    columns: dict[str, Any] = {"row": np.arange(1, len(labels) + 1)}
+    for i, name in enumerate([] if others is None else others.columns):
+        assert others is not None
+        columns[_free_name(str(name), {*columns, *OURS})] = others.iloc[:, i]
+    columns |= {"cluster": labels, "confidence": confidence.round(6)}
+    if names is not None:
+        columns["name"] = list(names)
+    return DataFrame({name: np.asarray(values) for name, values in columns.items()})
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name = f"{name} (input)"
+    return name
 
 
 def labels_file(frame: DataFrame, format: str) -> bytes:
-    """A table with a line for each row, as CSV, Parquet or JSON.
+    """A table as a file.
 
     Args:
-        frame: Its columns `cluster` and `confidence`, and any others.
+        frame: See `labels_table`.
         format: One of `FORMATS`.
     """
-    frame = frame.assign(confidence=frame["confidence"].round(6))
-    if "row" not in frame:
-        frame.insert(0, "row", np.arange(1, len(frame) + 1))
     if format == "csv":
         return frame.to_csv(index=False).encode()
     if format == "json":
         return (str(frame.to_json(orient="records")) + "\n").encode()
-    buffer = io.BytesIO()
+    if format == "jsonl":
+        return str(frame.to_json(orient="records", lines=True)).encode()
     try:
-        frame.to_parquet(buffer, index=False)
+        return _excel(frame) if format == "xlsx" else _arrow(frame, format)
     except ImportError:
+        needed = FORMATS[format]
         raise ValueError(
-            "--format parquet needs pyarrow: pip install pyarrow, or use --format csv"
+            f"--format {format} needs {needed}: pip install {needed}, or use --format csv"
         ) from None
+
+
+def _arrow(frame: DataFrame, format: str) -> bytes:
+    """Columns of several types become text, since these files have one type a column."""
+    frame = frame.infer_objects()
+    mixed = [name for name in frame.columns if frame[name].dtype == object]
+    frame = frame.astype(dict.fromkeys(mixed, "string"))
+    buffer = io.BytesIO()
+    if format == "parquet":
+        frame.to_parquet(buffer, index=False)
+    else:
+        frame.to_feather(buffer)
+    return buffer.getvalue()
+
+
+def _excel(frame: DataFrame) -> bytes:
+    """Text stays text: a cell that begins with an equals sign must not become a formula."""
+    from openpyxl import Workbook
+    from openpyxl.cell import WriteOnlyCell
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("labels")
+
+    def cell(value: Any) -> Any:
+        if not isinstance(value, str):
+            return None if value != value else value
+        made = WriteOnlyCell(sheet, ILLEGAL_CHARACTERS_RE.sub("", value))
+        made.data_type = "s"
+        return made
+
+    sheet.append([cell(str(name)) for name in frame.columns])
+    for row in frame.astype(object).itertuples(index=False):
+        sheet.append([cell(value) for value in row])
+    buffer = io.BytesIO()
+    book.save(buffer)
     return buffer.getvalue()
 
 

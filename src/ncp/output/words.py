@@ -14,7 +14,6 @@ import numpy as np
 
 __all__ = [
     "NOTHING_VARIES",
-    "NO_DENSITY",
     "NO_WEIGHTS",
     "PIXELS_DIVIDED",
     "Difference",
@@ -26,17 +25,20 @@ __all__ = [
     "exact_sentence",
     "how_sure",
     "in_words",
+    "known_sentence",
     "left_out_sentence",
     "number",
     "number_of_clusters",
+    "parts_sentence",
     "percent",
     "pixel_sentence",
     "range_sentence",
     "size_sentence",
     "spread_sentence",
-    "subset_sentence",
+    "stability_sentence",
     "tail_in_words",
     "units_sentence",
+    "unused_sentence",
     "weights_sentence",
 ]
 
@@ -108,6 +110,42 @@ def in_words(
     ]
 
 
+def known_sentence(
+    n_labels: int,
+    n_together: int,
+    n_apart: int,
+    number: tuple[int | None, int | None, int | None],
+    log_probability: float,
+) -> str:
+    """What was known beforehand, and what the model thought of it.
+
+    Args:
+        n_labels: Rows of known labels.
+        n_together: Links of rows that are together.
+        n_apart: Links of rows that are apart.
+        number: How many clusters there are: exactly, at least, at most.
+        log_probability: Of all that under the model.
+
+    Example:
+        >>> known_sentence(5, 0, 1, (3, None, None), np.log(0.2))
+        'Known: 5 labels, 1 link apart, 3 clusters. The model gave that a probability of 20%.'
+    """
+    exactly, least, most = number
+    parts = [
+        count(n_labels, "label") if n_labels else "",
+        f"{count(n_together, 'link')} together" if n_together else "",
+        f"{count(n_apart, 'link')} apart" if n_apart else "",
+        count(exactly, "cluster") if exactly else "",
+        f"at least {count(least, 'cluster')}" if least else "",
+        f"at most {count(most, 'cluster')}" if most else "",
+    ]
+    shown = percent(float(np.exp(log_probability)))
+    if log_probability < np.log(0.01):
+        shown = f"about 1e{log_probability / np.log(10):.0f}"
+    said = ", ".join(part for part in parts if part) or "nothing"
+    return f"Known: {said}. The model gave that a probability of {shown}."
+
+
 def best_partition(sizes: np.ndarray, noun: str = "point") -> str:
     """The number of clusters of the estimate and their sizes.
 
@@ -172,6 +210,16 @@ def weights_sentence(verdict: str, ess: float, n_samples: int, k_hat: float) -> 
     )
 
 
+def unused_sentence(verdict: str, ess: float, n_samples: int) -> str:
+    """What the weights would say of samples that were left as they are.
+
+    Example:
+        >>> unused_sentence("good", 900.0, 1000)
+        'Importance weights were not used; they are good (ESS 90%).'
+    """
+    return f"Importance weights were not used; they are {verdict} (ESS {ess / n_samples:.0%})."
+
+
 def exact_sentence(method: str, converged: bool, ess: float, r_hat: float) -> str:
     """How samples were obtained that are exact without weights.
 
@@ -193,10 +241,6 @@ def exact_sentence(method: str, converged: bool, ess: float, r_hat: float) -> st
 
 
 NO_WEIGHTS = "The samples are the network's own: importance weights were not used."
-NO_DENSITY = (
-    "The samples are the network's own: its training prior has no density to check them "
-    "against. `ncp check` measures how well they are calibrated on such data."
-)
 
 
 def tail_in_words(k_hat: float) -> str:
@@ -332,12 +376,18 @@ def left_out_sentence(n: int) -> str:
     return f"{count(n, 'row')} with missing values {'was' if n == 1 else 'were'} left out."
 
 
-def subset_sentence(n: int, total: int) -> str:
-    """A large table of which a part was clustered."""
+def parts_sentence(n_parts: int, n: int, total: int) -> str:
+    """A large table, parts of which were clustered."""
     return (
-        f"A random {n:,} of {total:,} rows were clustered; the others were assigned to their "
-        "clusters."
+        f"{n_parts} random parts of {n:,} of the {total:,} rows were clustered; rows of which a "
+        "part has no sample follow similar rows there."
     )
+
+
+def stability_sentence(stability: float) -> str:
+    """How far parts of a large table agree."""
+    how = "agree" if stability > 0.9 else "agree in part" if stability > 0.6 else "disagree"
+    return f"The parts {how} with each other: stability {stability:.2f} (1 is best)."
 
 
 def units_sentence(factor: float) -> str:

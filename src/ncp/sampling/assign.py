@@ -16,6 +16,7 @@ from ncp.sampling.compiled_tree import CompiledTree
 from ncp.sampling.sample import OUT_OF_REACH
 from ncp.sampling.threads import single_threads
 from ncp.sampling.torch_tree import State, TorchTree
+from ncp.sampling.weights import fold_once
 
 __all__ = ["assign", "assign_each"]
 
@@ -56,7 +57,7 @@ def assign_each(
     points, new = network.check_points(x), network.check_points(x_new)
     rows = list(check_labels(labels, len(points)).to(network.device))
     with single_threads():
-        folded = network.fold()
+        folded = fold_once(network)
         score = _Scorer(network, folded)
         if network.attention is not None and mutual:
             return _one_by_one(network, folded, score, points, new, rows)

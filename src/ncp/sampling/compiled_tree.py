@@ -67,11 +67,12 @@ class CompiledTree:
         n, rows = len(order), max(count, beam)
         slots, clusters = min(n, SLOTS), CLUSTERS
         before = done.copy()
+        how = beam or None, rules if rules.active else None
         while True:
             room = _Room(rows, n, slots, clusters, len(rules.apart))
             space = self._workspace(room, sums.dtype)
             state, n_rows, side = kernels.run_sequence(
-                self.weights, space, sums, base, rest, count, key, beam, rules, stop, done
+                self.weights, space, sums, base, rest, count, key, *how, stop, done
             )
             if state == kernels.MORE_SLOTS:
                 slots = min(n, 4 * slots)

@@ -19,8 +19,10 @@ m_n = q(A_n | c_{1:n-1}). So a sample with the weight
     w(c) = prod_n m_n = q(c) / r(c),        E_r[w] = q(C),   E_r[w h] = q(C) E_q[h | C],
 
 stands for q given the constraint C, and the mean weight is the probability of C. Constrained points
-come first in every order, those in most conflicts before others: the weights are then known early,
-and for known labels alone they are equal (nothing is left to chance: exact samples of q given C).
+come first in every order: the weights are then known early, and for known labels alone they are
+equal (nothing is left to chance: exact samples of q given C). Of those, one of each group comes
+first, next always the one with most conflicts with those before it, as in colouring a graph
+(Brelaz 1979): with a given K few samples run into a dead end, and with two clusters none.
 Prefixes whose weight is small against the others' are exchanged for them on the way: when the
 effective number of samples falls below a half, counts are drawn anew in proportion to the weights
 (systematic resampling; the weights stay unbiased, `log_q` is shifted so that q = r w still holds).
@@ -64,12 +66,14 @@ class Constraints:
         apart: Which groups must not share a cluster, `(G, G)`, symmetric.
         least: The fewest clusters.
         most: The most clusters.
+        name: What to call a point in a sentence.
     """
 
     groups: Int64[np.ndarray, " N"]
     apart: Bool[np.ndarray, "G G"]
     least: int
     most: int
+    name: NamedRow = str
 
     @property
     def active(self) -> bool:
@@ -103,11 +107,26 @@ class Constraints:
         return np.asarray(good)
 
     def first(self, order: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
-        """The same order with constrained points first, those in most conflicts before others."""
-        if len(self.apart) == 0:
+        """The same order with constrained points first, of those one of each group first."""
+        n_groups = len(self.apart)
+        if n_groups == 0:
             return order
-        degree = np.append(self.apart.sum(1), -1)  # the last one is that of free points
-        return np.asarray(order[np.argsort(-degree[self.groups[order]], kind="stable")])
+        group = self.groups[order]
+        heads = np.unique(group, return_index=True)[1][-n_groups:]
+        key = np.where(group < 0, n_groups + 1, n_groups)
+        key[heads] = self._ranks(heads)
+        return np.asarray(order[np.argsort(key, kind="stable")])
+
+    def _ranks(self, heads: Int64[np.ndarray, " G"]) -> Int64[np.ndarray, " G"]:
+        """Places of groups: next is what has most conflicts with those before, then with any."""
+        degree, met = self.apart.sum(1), np.zeros(len(heads), np.int64)
+        ranks = np.full(len(heads), -1)
+        for place in range(len(heads)):
+            left = np.flatnonzero(ranks < 0)
+            best = left[np.lexsort((heads[left], -degree[left], -met[left]))[0]]
+            ranks[best] = place
+            met += self.apart[best]
+        return ranks
 
     def rules(self, order: Int64[np.ndarray, " N"]) -> Rules:
         """For the kernels, along an order."""
@@ -172,7 +191,7 @@ def constrain(
     for link in separate:
         _set_apart(matrix, groups, link, name)
     least, most = _check_number(n_clusters, at_least, at_most, n_points)
-    found = Constraints(groups, matrix, least, most)
+    found = Constraints(groups, matrix, least, most, name)
     _check_possible(found, heads)
     return found
 

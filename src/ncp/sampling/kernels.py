@@ -9,7 +9,9 @@ The rest keeps books, in the arrays of a `Workspace`: nothing here allocates. A 
 on by one thread, which holds no lock of Python's; matrix products go to BLAS with the same shapes
 whatever else runs, so that the samples of a sequence depend on nothing but its own numbers.
 
-Loops are written out where array expressions would do: they compile several times faster.
+Loops are written out where array expressions would do: they compile several times faster. Numbers
+start as `np.int64(0)`: a literal 0 is a type of its own, for which a callee is compiled once more.
+What a call does not need is not compiled: constraints and the beam's width are None without them.
 """
 
 from __future__ import annotations
@@ -43,8 +45,11 @@ ENOUGH = 0.5  # effective share of the samples below which weighted ones are dra
 
 # Sums may be taken in any order, and fused: vectors. Infinity and NaN keep their meaning.
 _inside = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by kernels only
-fast = njit(fastmath={"reassoc", "contract", "arcp", "nsz"}, **_inside)
-inner = njit(**_inside)
+# A call hands over every field of its tuples, so what is called for each row or cluster is inlined.
+_inline = {"forceinline": True, **_inside}
+_fast = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
+fast, fast_inline = njit(**_fast, **_inside), njit(**_fast, **_inline)
+inner, inline = njit(**_inside), njit(**_inline)
 
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
@@ -133,7 +138,7 @@ def _hidden(a, b, n, w, bias, slopes, residual):
                 a[i, j] = keep * a[i, j] + max(v, zero) + slope * min(v, zero)
 
 
-@fast
+@fast_inline
 def _pair_features(w, sums, side, k, points, m, rest, out, i):
     """What f sees of cluster k and point m; see `PairFeatures.of_pair`."""
     c, d, octaves, first = w.codes, w.coordinates, w.octaves, len(w.b_u)
@@ -165,21 +170,23 @@ def _pair_features(w, sums, side, k, points, m, rest, out, i):
     apart = min(apart, kind(FAR)) / kind(8)
     spread = min(spread, kind(FAR)) / kind(8)
     at = 3 * c + 4
+    near = np.exp(-np.float64(apart))
     for j in range(octaves):
-        out[i, at + j] = np.exp(-apart)
+        out[i, at + j] = near  # exp(-4 r) = exp(-r)^4, in double precision
         out[i, at + octaves + j] = np.log1p(apart)
         out[i, at + 2 * octaves + j] = np.log1p(spread)
+        near *= near * near * near
         apart *= kind(4)
         spread *= kind(4)
 
 
 @fast
-def join_pairs(w, sums, side, g_hat, points, rest, n, s):
+def join_pairs(w, sums, side, g_hat, points, base, rest, n, s):
     """Clusters with a point in each, for the n pairs (cluster or -1, point) of the workspace `s`.
 
     Fills `s.join` with g-hat(H + h) and V_C g(H + h), side by side; `s.change` with
-    g-hat(H + h) - g-hat(H); and `s.extra` with all that is not summed over clusters: V_C g and
-    V_A times the pair features. `rest` is the mean code of the unassigned.
+    g-hat(H + h) - g-hat(H); and `s.extra` with all that is not summed over clusters: V_C g, V_A
+    times the pair features, and the point's `base`. `rest` is the mean code of the unassigned.
     """
     g_width, width, last = len(w.b_u), len(w.k_f), points.shape[1] - 1
     kind = points.dtype.type
@@ -203,24 +210,21 @@ def join_pairs(w, sums, side, g_hat, points, rest, n, s):
     np.dot(s.a[:n], w.w_gc, s.join[:n])
     np.dot(s.features[:n], w.w_pair, s.pair[:n])
     for i in range(n):
-        k = s.cluster[i]
+        k, m = s.cluster[i], s.point[i]
         for j in range(width):
             s.join[i, j] += w.b_gc[j]
             s.change[i, j] = s.join[i, j]
             if k >= 0:
                 s.change[i, j] -= g_hat[side, k, j]
-            s.extra[i, j] = s.join[i, width + j] + w.b_gc[width + j] + s.pair[i, j]
+            s.extra[i, j] = s.join[i, width + j] + w.b_gc[width + j] + s.pair[i, j] + base[m, j]
 
 
-@fast
-def _first_layer(k_f, mean, total, side, r, change, extra, i, base, n, n_clusters, y, at):
+@fast_inline
+def _first_layer(k_f, scale, log_k, total, side, r, change, extra, i, y, at):
     """y of a candidate: the prefix's sum with its cluster's value replaced, and all the rest."""
-    kind = y.dtype.type
-    scale = kind(1 / n_clusters if mean else 1)
-    log_k = kind(np.log(n_clusters))
     for j in range(y.shape[1]):
         in_g = (total[side, r, j] + change[i, j]) * scale
-        y[at, j] = in_g + k_f[j] * log_k + extra[i, j] + base[n, j]
+        y[at, j] = in_g + (k_f[j] * log_k + extra[i, j])
 
 
 @fast
@@ -234,7 +238,7 @@ def score_candidates(w, y, y2, n, scores, at):
         scores[at + i] = total
 
 
-@inner
+@inline
 def _log_softmax(scores, first, n):
     """In place, in double precision, from left to right. False if a score is not finite."""
     top = scores[first]
@@ -254,7 +258,7 @@ def _log_softmax(scores, first, n):
 # -- the tree -----------------------------------------------------------------------------------
 
 
-@inner
+@inline
 def _child_key(key, number):
     """SplitMix64 started at a key, its number-th output; see `ncp.sampling.keys.child_keys`."""
     z = key + (number + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -263,30 +267,31 @@ def _child_key(key, number):
     return z ^ (z >> np.uint64(31))
 
 
-@inner
+@inline
 def _uniform(key, number):
     return (_child_key(key, number) >> np.uint64(11)) * 2.0**-53
 
 
 @inner
-def _score_rows(w, s, side, n_rows, n_live, base, n):
+def _score_rows(w, s, side, n_rows, n_live):
     """log p of every candidate of every row, in `s.scores`. False if one is not finite."""
-    filled = at = 0
+    filled = at = np.int64(0)
+    kind = s.y.dtype.type
     s.start[0] = 0
     for r in range(n_rows):
         k = s.k[side, r]
         s.start[r + 1] = s.start[r] + k + 1
+        scale, log_k = kind(1 / k if w.mean else 1), kind(np.log(k))
         for j in range(k + 1):
             i = s.refs[side, r, j] if j < k else n_live
-            _first_layer(
-                w.k_f, w.mean, s.total, side, r, s.change, s.extra, i,
-                base, n, max(k, j + 1), s.y, filled,
-            )  # fmt: skip
+            if j == k:
+                scale, log_k = kind(1 / (k + 1) if w.mean else 1), kind(np.log(k + 1))
+            _first_layer(w.k_f, scale, log_k, s.total, side, r, s.change, s.extra, i, s.y, filled)
             filled += 1
             if filled == BLOCK:
                 score_candidates(w, s.y, s.y2, filled, s.scores, at)
                 at += filled
-                filled = 0
+                filled = np.int64(0)
     score_candidates(w, s.y, s.y2, filled, s.scores, at)
     for r in range(n_rows):
         if not _log_softmax(s.scores, s.start[r], s.start[r + 1] - s.start[r]):
@@ -368,6 +373,15 @@ def _keep_best(s, side, n_rows, beam):
 
 
 @inner
+def _place_first(s, group):
+    """What the constraints know after the first point."""
+    s.log_w[0, 0] = 0.0
+    s.log_z[0] = 0.0
+    for h in range(s.placed.shape[2]):
+        s.placed[0, 0, h] = 0 if h == group else -1
+
+
+@inline
 def _mask_row(s, side, r, rules, n):
     """Rule out choices of a row: their scores are minus infinity."""
     first, k, group = s.start[r], s.k[side, r], rules.group[n]
@@ -472,7 +486,7 @@ def _carry_over(s, side, n_children, group):
             s.placed[other, child, group] = s.choice[child]
 
 
-@inner
+@inline
 def _keep_cluster(s, side, i, n_live, points, n, joined, n_new):
     """Put cluster i (n_live: none), as it was or with point n in it, to place n_new."""
     other = 1 - side
@@ -497,7 +511,7 @@ def _advance(s, side, n_children, n_live, points, n):
     for i in range(n_live + 1):
         s.ids[0, i] = -1
         s.ids[1, i] = -1
-    n_new = 0
+    n_new = np.int64(0)
     for child in range(n_children):
         r, choice = s.parent[child], s.choice[child]
         s.parents[s.offsets[n] + child] = r
@@ -523,19 +537,16 @@ def _advance(s, side, n_children, n_live, points, n):
 
 
 @inner
-def _start(w, s, points, rest, count, group):
+def _start(w, s, points, base, rest, count):
     """The state after the first point, which is a cluster of its own."""
     s.cluster[0] = -1
     s.point[0] = 0
-    join_pairs(w, s.sums, 0, s.g_hat, points[:1], rest[0], 1, s)
+    zero, one = np.int64(0), np.int64(1)
+    join_pairs(w, s.sums, zero, s.g_hat, points[:1], base[:1], rest[0], one, s)
     s.k[0, 0] = 1
     s.counts[0, 0] = count
     s.log_q[0, 0] = 0.0
     s.refs[0, 0, 0] = 0
-    s.log_w[0, 0] = 0.0
-    s.log_z[0] = 0.0
-    for h in range(s.placed.shape[2]):
-        s.placed[0, 0, h] = 0 if h == group else -1
     s.offsets[1] = 0
     for d in range(points.shape[1]):
         s.sums[0, 0, d] = points[0, d]
@@ -557,8 +568,8 @@ def run_sequence(  # type: ignore[no-untyped-def]
         base, rest: of `Network.positions`.
         count: samples wanted.
         key: of the sequence's random numbers.
-        beam: 0 to split samples, else the number of prefixes to keep.
-        rules: of `ncp.sampling.constraints.Constraints`, along the sequence.
+        beam: None to split samples, else the number of prefixes to keep.
+        rules: of `ncp.sampling.constraints.Constraints`, along the sequence; None without them.
         stop: an array of one flag, that another thread may set.
         done: an array of one number, to which the positions that are finished are added.
 
@@ -566,9 +577,11 @@ def run_sequence(  # type: ignore[no-untyped-def]
         `DONE`, or why not; the number of rows (or the position where no choice was left); and
         which side of the workspace they are on.
     """
-    n_points, side, n_rows, n_live = len(points), 0, 1, 1
+    n_points, side, n_rows, n_live = len(points), np.int64(0), np.int64(1), np.int64(1)
     most_slots, most_clusters = s.refs.shape[2], s.sums.shape[1]
-    _start(w, s, points, rest, count, rules.group[0])
+    _start(w, s, points, base, rest, count)
+    if rules is not None:
+        _place_first(s, rules.group[0])
     done[0] += 1
     for n in range(1, n_points):
         if stop[0]:
@@ -579,20 +592,22 @@ def run_sequence(  # type: ignore[no-untyped-def]
             s.cluster[i] = i
             s.point[i] = 0
         s.cluster[n_live] = -1
-        join_pairs(w, s.sums, side, s.g_hat, points[n : n + 1], rest[n], n_live + 1, s)
-        if not _score_rows(w, s, side, n_rows, n_live, base, n):
+        point, its = points[n : n + 1], base[n : n + 1]
+        join_pairs(w, s.sums, side, s.g_hat, point, its, rest[n], n_live + 1, s)
+        if not _score_rows(w, s, side, n_rows, n_live):
             return OVERFLOW, 0, 0
         step = _child_key(key, np.uint64(n - 1))
-        if rules.active and not _obey(s, side, n_rows, rules, n, count, step, beam > 0):
+        by_q = beam is not None
+        if rules is not None and not _obey(s, side, n_rows, rules, n, count, step, by_q):
             return IMPOSSIBLE, n, 0
-        if beam > 0:
-            n_children = _keep_best(s, side, n_rows, beam)
-        else:
+        if beam is None:
             n_children = _split(s, side, n_rows, step)
+        else:
+            n_children = _keep_best(s, side, n_rows, beam)
         for child in range(n_children):
             if s.choice[child] >= most_slots:
                 return MORE_SLOTS, 0, 0
-        if rules.active:
+        if rules is not None:
             _carry_over(s, side, n_children, rules.group[n])
         n_live = _advance(s, side, n_children, n_live, points, n)
         if n_live < 0:
@@ -644,12 +659,14 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
     """
     n_clusters = sums.shape[1]
     slots = n_clusters + 1
+    kind, zero = s.y.dtype.type, np.int64(0)
     rest = np.zeros(max(w.codes, 1), points.dtype)
     # g-hat of the clusters themselves: each as if it were a point, joining nothing
     for i in range(n_clusters):
         s.cluster[i] = -1
         s.point[i] = i
-    join_pairs(w, sums, 0, s.g_hat, sums[0], rest, n_clusters, s)
+    none = np.zeros((n_clusters, len(w.k_f)), points.dtype)
+    join_pairs(w, sums, zero, s.g_hat, sums[0], none, rest, n_clusters, s)
     for j in range(s.total.shape[2]):
         s.total[0, 0, j] = 0
         for i in range(n_clusters):
@@ -666,14 +683,12 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
             real = i < m * stride
             s.cluster[i] = i % stride if real and i % stride < n_clusters else -1
             s.point[i] = i // stride if real else 0
-        join_pairs(w, sums, 0, s.g_hat, points[first:], rest, n_rows, s)
+        join_pairs(w, sums, zero, s.g_hat, points[first:], static[first:], rest, n_rows, s)
         for i in range(n_rows):
-            at = first + i // stride if i < m * stride else first
             n_after = n_clusters if i % stride < n_clusters else n_clusters + 1
-            _first_layer(
-                w.k_f, w.mean, s.total, 0, 0, s.change, s.extra, i, static, at, n_after, s.y, i
-            )
-        score_candidates(w, s.y, s.y2, n_rows, s.scores, 0)
+            scale, log_k = kind(1 / n_after if w.mean else 1), kind(np.log(n_after))
+            _first_layer(w.k_f, scale, log_k, s.total, zero, zero, s.change, s.extra, i, s.y, i)
+        score_candidates(w, s.y, s.y2, n_rows, s.scores, zero)
         for i in range(m):
             if not _log_softmax(s.scores, i * stride, slots):
                 return False

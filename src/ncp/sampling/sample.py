@@ -42,6 +42,7 @@ from ncp.sampling.constraints import Constraints, free
 from ncp.sampling.keys import Keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.threads import Progress, Watch, run_jobs, single_threads
 from ncp.sampling.torch_tree import TorchTree
+from ncp.sampling.weights import fold_once
 
 __all__ = ["ORDER_SAMPLES", "OUT_OF_REACH", "Drawn", "Impossible", "beam_search", "sample_many"]
 
@@ -67,6 +68,7 @@ class Drawn(NamedTuple):
     counts: Int64[np.ndarray, " rows"]
     log_q: Float64[np.ndarray, " rows"]  # of what drew them, in the order of the draw
     log_weights: Float64[np.ndarray, " rows"] | None = None  # their mean is P(constraints)
+    runs: Int64[np.ndarray, " rows"] | None = None  # the order of each, if there are weights
 
 
 class Impossible(ValueError):
@@ -77,21 +79,15 @@ class Impossible(ValueError):
         log_probability: Of what was said about it, given the rest.
     """
 
-    def __init__(self, point: int | None, log_probability: float) -> None:
+    def __init__(self, point: int | None, log_probability: float, known: Constraints) -> None:
         self.point, self.log_probability = point, log_probability
-        super().__init__(self.sentence(str))
-
-    def sentence(self, name: Callable[[int], str]) -> str:
-        """What is wrong, with points by their names."""
-        what = "the number of clusters" if self.point is None else f"row {name(self.point)}"
-        if self.log_probability == -np.inf:
-            return (
-                f"Expected constraints that some partition obeys but at {what} no choice was left; "
-                "allow more clusters or take back a link"
-            )
-        return (
-            f"Expected constraints that the model finds possible but what was said about {what} "
-            f"has a probability of 1e{self.log_probability / np.log(10):.0f} under it; take it "
+        what = "the number of clusters" if point is None else f"row {known.name(point)}"
+        super().__init__(
+            f"Expected constraints that some partition obeys but at {what} no choice was left; "
+            "allow more clusters or take back a link"
+            if log_probability == -np.inf
+            else f"Expected constraints that the model finds possible but what was said about "
+            f"{what} has a probability of 1e{log_probability / np.log(10):.0f} under it; take it "
             "back, or say at_any_price=True"
         )
 
@@ -243,7 +239,7 @@ class _Tree:
     ) -> None:
         self.network, self.data, self.keys, self.given = network, data, keys, given
         self.in_given_order, self.beam = in_given_order, beam
-        self.folded = network.fold()
+        self.folded = fold_once(network)
         kind = CompiledTree if network.device.type == "cpu" else TorchTree
         self.tree: CompiledTree | TorchTree = kind(network, self.folded)
 
@@ -368,23 +364,27 @@ def _weigh(rows: list[_Rows], known: Constraints, at_any_price: bool) -> Drawn:
         own = log_means[log_means > -np.inf]
         overall = logsumexp(own, b=samples / samples.sum())
         log_weights += np.repeat(overall - own, [len(one.counts) for one in alive])
-    return _collect(alive)._replace(log_weights=log_weights)
+    runs = np.repeat(np.arange(len(alive)), [len(one.counts) for one in alive])
+    return _collect(alive)._replace(log_weights=log_weights, runs=runs)
 
 
 def _check_possible(rows: list[_Rows], known: Constraints, at_any_price: bool) -> None:
     """Refuse constraints of (nearly) no probability: what was said of a point, given the rest."""
     if all(one.log_z[-1] == -np.inf for one in rows):
-        raise Impossible(int(rows[0].visited[np.argmin(rows[0].log_z)]), -np.inf)
+        raise Impossible(int(rows[0].visited[np.argmin(rows[0].log_z)]), -np.inf, known)
     if at_any_price:
         return
-    factors = np.zeros((len(rows), len(known.groups)))
-    for factor, one in zip(factors, rows, strict=True):
-        steps = one.log_z.copy()
-        steps[1:][np.isfinite(steps[1:])] -= one.log_z[:-1][np.isfinite(steps[1:])]
-        factor[one.visited] = steps
-    unknown = known.groups < 0
-    number = float(logsumexp(factors[:, unknown].sum(1)) - np.log(len(rows)))
-    each = np.where(unknown, 0.0, logsumexp(factors, 0) - np.log(len(rows)))
-    if min(number, each.min()) < np.log(LEAST_PROBABLE):
-        point = int(each.argmin()) if each.min() < number else None
-        raise Impossible(point, min(number, float(each.min())))
+    # A link costs the point of it that comes last, another one in another order: each order is
+    # judged by its own, and the kindest decides.
+    alive = [one for one in rows if one.log_z[-1] > -np.inf]
+    least = max((_least_probable(one, known) for one in alive), key=lambda one: one[1])
+    if least[1] < np.log(LEAST_PROBABLE):
+        raise Impossible(*least, known)
+
+
+def _least_probable(one: _Rows, known: Constraints) -> tuple[int | None, float]:
+    """The point (None: the number of clusters) of the least probable statement, and its log p."""
+    steps = np.diff(one.log_z, prepend=0.0)
+    is_free = known.groups[one.visited] < 0
+    number, at = float(steps[is_free].sum()), int(np.where(is_free, 0.0, steps).argmin())
+    return (None, number) if number < steps[at] else (int(one.visited[at]), float(steps[at]))

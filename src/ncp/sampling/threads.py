@@ -4,6 +4,9 @@ Compiled loops run without Python's lock, one sequence each, on plain threads th
 spinning. BLAS and torch would each start threads of their own inside ours; on a busy machine two
 torch threads were seen to be ten times slower than one. So both are held to one thread while we
 work. The calling thread only watches: it can be interrupted, and it reports progress.
+
+A forked process has none of its parent's threads, and torch would wait for them for ever: a child
+gets one thread of torch and locks that nobody holds. (joblib, Dask and our engines do not fork.)
 """
 
 from __future__ import annotations
@@ -50,6 +53,15 @@ class _Held:
     lock = threading.Lock()
     callers = 0
     restore = ExitStack()
+
+
+def _after_fork() -> None:
+    _Held.lock, _Held.callers, _Held.restore = threading.Lock(), 0, ExitStack()
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager

@@ -240,7 +240,9 @@ def split_counts(
     uniform = (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
     kind = np.float64 if cumulative.dtype == torch.float64 else np.float32
     u = torch.from_numpy(uniform.astype(kind)).to(cumulative) * cumulative[row, -1]
-    choice = (u[:, None] >= cumulative[row]).sum(1)
+    slot = torch.arange(n_slots, device=scores.device)
+    last = torch.where(scores != -torch.inf, slot, 0).amax(1)  # u may be rounded up to 1
+    choice = (u[:, None] >= cumulative[row]).sum(1).minimum(last[row])
     tally = torch.bincount(row * n_slots + choice, minlength=len(counts) * n_slots)
     child = tally.nonzero()[:, 0]
     parent, choice = child // n_slots, child % n_slots

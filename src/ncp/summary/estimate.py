@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from ncp.summary.distance import PAIRWISE_WORK, Loss, increments
 from ncp.summary.rand_index import best_by_rand_index
-from ncp.summary.rows import Labels, Weights, as_row, merge_rows
+from ncp.summary.rows import Labels, Obeys, Weights, as_row, merge_rows
 from ncp.summary.similarity import LINKAGE_POINTS, linkage_cuts
 
 __all__ = ["Estimator", "PointEstimate", "point_estimate"]
@@ -69,6 +69,7 @@ def point_estimate(
     max_clusters: int | None = None,
     n_restarts: int = 16,
     seed: int | None = 0,
+    obeys: Obeys | None = None,
 ) -> PointEstimate:
     """argmin_a sum_u w_u d(a, c_u), by greedy search; for "map" the heaviest draw.
 
@@ -92,6 +93,7 @@ def point_estimate(
             out.
         n_restarts: number of runs from random starts.
         seed: of the search; None for a fresh one.
+        obeys: which partitions `(M, N)` the estimate may be, if not all; the draws must.
 
     Example:
         >>> point_estimate([[0, 0, 1, 1], [0, 0, 1, 2], [0, 0, 1, 1]]).labels
@@ -104,12 +106,17 @@ def point_estimate(
         raise ValueError(f"Expected n_restarts >= 0 but got {n_restarts}")
     if loss == "map":
         return _heaviest(rows, w, max_clusters)
+    if obeys is not None:
+        _allowed(rows, max_clusters)
     if loss == "pear":
-        best = best_by_rand_index(rows, w, max_clusters)
+        best = best_by_rand_index(rows, w, max_clusters, obeys)
         return PointEstimate(best.labels, "pear", 1.0 - best.score, best.hits, best.tried)
     search = _Search(rows, w, loss, max_clusters)
     starts = search.starts(n_restarts, np.random.default_rng(seed))
     ends = np.stack([search.run(start, run_seed) for start, run_seed in starts])
+    if obeys is not None:
+        ends = np.concatenate([ends, search.draw()[None]])
+        ends = ends[obeys(ends)]
     losses = search.losses(ends)
     least = int(losses.argmin())
     hits = int((losses <= losses[least] + 1e-9).sum())
@@ -117,11 +124,16 @@ def point_estimate(
 
 
 def _heaviest(rows: Labels, w: Weights, max_clusters: int | None) -> PointEstimate:
+    best = _allowed(rows, max_clusters)[0]
+    return PointEstimate(rows[best], "map", float(1.0 - w[best]))
+
+
+def _allowed(rows: Labels, max_clusters: int | None) -> Int64[np.ndarray, " draws"]:
+    """The draws that do not have too many clusters."""
     allowed = np.flatnonzero(rows.max(axis=1) < (max_clusters or rows.shape[1]))
     if len(allowed) == 0:
         raise ValueError(f"Expected a draw with at most {max_clusters} clusters but got none")
-    best = allowed[0]
-    return PointEstimate(rows[best], "map", float(1.0 - w[best]))
+    return allowed
 
 
 class _Search:
@@ -159,7 +171,7 @@ class _Search:
     ) -> Iterator[tuple[Int64[np.ndarray, " points"], int]]:
         """Starting labels, -1 for points still to be placed, and the seed of each run."""
         empty = np.full(self.rows.shape[1], -1)
-        allowed = np.flatnonzero(self.rows.max(axis=1) < self.limit)
+        allowed = self._allowed()
         firsts = [self._best_draw(allowed)] if len(allowed) else [empty]
         if self.rows.shape[1] <= LINKAGE_POINTS:
             firsts.append(self._best_cut())
@@ -171,6 +183,13 @@ class _Search:
                 p = self.weights[allowed] / self.weights[allowed].sum()
                 start = self.rows[rng.choice(allowed, p=p)]
             yield start, int(rng.integers(2**31))
+
+    def _allowed(self) -> Int64[np.ndarray, " draws"]:
+        return np.flatnonzero(self.rows.max(axis=1) < self.limit)
+
+    def draw(self) -> Int64[np.ndarray, " points"]:
+        """The best of the draws."""
+        return self._best_draw(self._allowed())
 
     def _best_draw(self, allowed: Int64[np.ndarray, " draws"]) -> Int64[np.ndarray, " points"]:
         from ncp.summary.kernels import mean_distances

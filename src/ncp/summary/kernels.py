@@ -20,7 +20,7 @@ The module is imported inside the functions that need it, because numba is slow 
 
 # ruff: noqa: NPY002 (in compiled code these calls use numba's own state, never numpy's global one)
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +126,26 @@ def mean_distances(rows: IntArray, weights: FloatArray, delta: FloatArray) -> Fl
 
 
 @njit
+def shared_pairs(candidates: IntArray, rows: IntArray) -> FloatArray:
+    """How many pairs of points are together in both: (M, N), (U, N) -> (M, U)."""
+    n_points = rows.shape[1]
+    width = rows.max() + 1
+    table = np.zeros((candidates.max() + 1) * width, dtype=np.int32)
+    result = np.empty((candidates.shape[0], rows.shape[0]))
+    for m in range(candidates.shape[0]):
+        for u in range(rows.shape[0]):
+            total = 0
+            for i in range(n_points):
+                cell = np.uint64(candidates[m, i] * width + rows[u, i])
+                total += table[cell]
+                table[cell] += 1
+            for i in range(n_points):
+                table[np.uint64(candidates[m, i] * width + rows[u, i])] = 0
+            result[m, u] = total
+    return result
+
+
+@njit
 def group_points(labels: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """The points of each row in order of their labels, and where each point's cluster lies.
 
@@ -156,34 +176,13 @@ def group_points(labels: IntArray) -> tuple[IntArray, IntArray, IntArray]:
 
 
 @njit
-def similarity_block(
-    members: IntArray,
-    first: IntArray,
-    last: IntArray,
-    weights: FloatArray,
-    start: int,
-    stop: int,
-) -> FloatArray:
-    """Rows start:stop of the co-clustering matrix, (stop - start, N), from grouped points.
-
-    The cost follows the pairs that are together, sum_k n_k^2, not all N^2.
-    """
-    n_rows, n_points = members.shape
-    result = np.zeros((stop - start, n_points))
-    for i in range(start, stop):
-        row = result[i - start]
-        for u in range(n_rows):
-            weight = weights[u]
-            for p in range(first[u, i], last[u, i]):
-                row[members[u, p]] += weight
-    return result
-
-
-@njit
 def similarity_matrix(
     members: IntArray, first: IntArray, last: IntArray, weights: FloatArray
 ) -> FloatArray:
-    """The whole co-clustering matrix (N, N), each pair visited once."""
+    """The co-clustering matrix (N, N), each pair visited once.
+
+    The cost follows the pairs that are together, sum_k n_k^2, not all N^2.
+    """
     n_rows, n_points = members.shape
     result = np.zeros((n_points, n_points))
     done = first.copy()  # where the points after i begin in i's cluster
@@ -239,7 +238,9 @@ def overlap(
         shared = np.zeros((n_clusters, n_other), dtype=np.int64)
         for i in range(n_points):
             shared[estimate[i], labels[u, i]] += 1
-        other = shared.sum(0)
+        other = np.zeros(n_other, dtype=np.int64)
+        for i in range(n_points):
+            other[labels[u, i]] += 1
         for i in range(n_points):
             both = shared[estimate[i], labels[u, i]]
             either = size[estimate[i]] + other[labels[u, i]] - both
@@ -263,80 +264,61 @@ def alone(labels: IntArray, weights: FloatArray) -> FloatArray:
     return result
 
 
-# ---------------------------------------------------------------------------------------------
-# The search. Its state is (estimate, size, count, gain, n_clusters):
-#   estimate (N,)   the cluster of each point, -1 while it has none
-#   size     (C,)   number of points of each cluster
-#   count    (R, C) contingency counts; a row is one cluster of one draw
-#   gain     (R, C) scale[r] * delta[count[r, a]], with scale[r] = 2 w_u of the row's draw
-# Columns from n_clusters on are empty and ready for use. `where (N, U)` is the row of each point.
+# -- the search ------------------------------------------------------------------------------------
+
+
+class _Search(NamedTuple):
+    """The state of a search. Columns from the number of clusters on are empty and ready for use."""
+
+    estimate: IntArray  # (N,) the cluster of each point, -1 while it has none
+    where: IntArray  # (N, U) the row of each point; a row is one cluster of one draw
+    scale: FloatArray  # (R,) 2 w_u of the row's draw
+    delta: FloatArray  # (N,)
+    phi: FloatArray  # (N + 1,)
+    size: IntArray  # (C,) number of points of each cluster
+    counts: IntArray  # (R, C) contingency counts
+    gain: FloatArray  # (R, C) scale[r] * delta[counts[r, a]]
+    cost: FloatArray  # (C,) scratch
 
 
 @njit
-def _score(
-    i: int,
-    n_columns: int,
-    where: IntArray,
-    gain: FloatArray,
-    size: IntArray,
-    delta: FloatArray,
-    cost: FloatArray,
-) -> None:
+def _score(s: _Search, i: int, n_columns: int) -> None:
     """Fill cost[:n_columns] with the change of loss when point i joins each column."""
-    cost[:n_columns] = 0.0
-    for u in range(where.shape[1]):
-        row = gain[where[i, u]]
+    s.cost[:n_columns] = 0.0
+    for u in range(s.where.shape[1]):
+        row = s.gain[s.where[i, u]]
         for a in range(n_columns):
-            cost[a] -= row[a]
+            s.cost[a] -= row[a]
     for a in range(n_columns):
-        cost[a] += delta[size[a]]
+        s.cost[a] += s.delta[s.size[a]]
 
 
 @njit
-def _change(
-    i: int,
-    a: int,
-    step: int,
-    where: IntArray,
-    scale: FloatArray,
-    delta: FloatArray,
-    size: IntArray,
-    count: IntArray,
-    gain: FloatArray,
-) -> None:
+def _change(s: _Search, i: int, a: int, step: int) -> None:
     """Add point i to column a (step = 1) or take it out (step = -1)."""
-    size[a] += step
-    for u in range(where.shape[1]):
-        row = where[i, u]
-        count[row, a] += step
-        gain[row, a] = scale[row] * delta[count[row, a]]
+    s.size[a] += step
+    for u in range(s.where.shape[1]):
+        row = s.where[i, u]
+        s.counts[row, a] += step
+        s.gain[row, a] = s.scale[row] * s.delta[s.counts[row, a]]
 
 
 @njit
-def _close(
-    a: int,
-    n_clusters: int,
-    estimate: IntArray,
-    scale: FloatArray,
-    delta: FloatArray,
-    size: IntArray,
-    count: IntArray,
-    gain: FloatArray,
-) -> int:
+def _close(s: _Search, a: int, n_clusters: int) -> int:
     """Fill the empty column a with the last one, so that the used columns stay contiguous."""
     last = n_clusters - 1
     if a != last:
-        size[a] = size[last]
-        for r in range(scale.shape[0]):
-            count[r, a] = count[r, last]
-            gain[r, a] = gain[r, last]
-        for i in range(estimate.shape[0]):
-            if estimate[i] == last:
-                estimate[i] = a
-    size[last] = 0
-    for r in range(scale.shape[0]):
-        count[r, last] = 0
-        gain[r, last] = scale[r] * delta[0]
+        s.size[a] = s.size[last]
+        for r in range(s.scale.shape[0]):
+            s.counts[r, a] = s.counts[r, last]
+            s.gain[r, a] = s.gain[r, last]
+        for i in range(s.estimate.shape[0]):
+            if s.estimate[i] == last:
+                s.estimate[i] = a
+    s.size[last] = 0
+    for r in range(s.scale.shape[0]):
+        s.counts[r, last] = 0
+        s.gain[r, last] = s.scale[r] * s.delta[0]
     return last
 
 
@@ -350,136 +332,93 @@ def _best_column(cost: FloatArray, n_columns: int) -> int:
 
 
 @njit
-def _n_columns(n_clusters: int, capacity: int) -> int:
+def _n_columns(s: _Search, n_clusters: int) -> int:
     """The existing clusters and, where there is room, a new one."""
+    capacity: int = s.size.shape[0]
     return min(n_clusters + 1, capacity)
 
 
 @njit
-def _allocate(
-    points: IntArray,
-    n_clusters: int,
-    estimate: IntArray,
-    where: IntArray,
-    scale: FloatArray,
-    delta: FloatArray,
-    size: IntArray,
-    count: IntArray,
-    gain: FloatArray,
-    cost: FloatArray,
-) -> tuple[int, float]:
+def _allocate(s: _Search, points: IntArray, n_clusters: int) -> tuple[int, float]:
     """Place points one after the other, each where the loss grows least."""
     change = 0.0
     for i in points:
-        n_columns = _n_columns(n_clusters, size.shape[0])
-        _score(i, n_columns, where, gain, size, delta, cost)
-        a = _best_column(cost, n_columns)
-        change += cost[a]
-        _change(i, a, 1, where, scale, delta, size, count, gain)
-        estimate[i] = a
+        n_columns = _n_columns(s, n_clusters)
+        _score(s, i, n_columns)
+        a = _best_column(s.cost, n_columns)
+        change += s.cost[a]
+        _change(s, i, a, 1)
+        s.estimate[i] = a
         n_clusters = max(n_clusters, a + 1)
     return n_clusters, change
 
 
 @njit
-def _sweeten(
-    n_clusters: int,
-    estimate: IntArray,
-    where: IntArray,
-    scale: FloatArray,
-    delta: FloatArray,
-    size: IntArray,
-    count: IntArray,
-    gain: FloatArray,
-    cost: FloatArray,
-) -> int:
+def _sweeten(s: _Search, n_clusters: int) -> int:
     """Move single points, in random order, to where the loss is least, until none moves."""
-    n_points, n_draws = where.shape
+    n_points, n_draws = s.where.shape
     moved = True
     while moved:
         moved = False
         for i in np.random.permutation(n_points):
-            old = estimate[i]
-            n_columns = _n_columns(n_clusters, size.shape[0])
-            _score(i, n_columns, where, gain, size, delta, cost)
-            stay = delta[size[old] - 1]
+            old = s.estimate[i]
+            n_columns = _n_columns(s, n_clusters)
+            _score(s, i, n_columns)
+            stay = s.delta[s.size[old] - 1]
             for u in range(n_draws):
-                row = where[i, u]
-                stay -= scale[row] * delta[count[row, old] - 1]
-            cost[old] = stay
-            a = _best_column(cost, n_columns)
-            if cost[a] >= stay - TOLERANCE or (size[old] == 1 and a == n_clusters):
+                row = s.where[i, u]
+                stay -= s.scale[row] * s.delta[s.counts[row, old] - 1]
+            s.cost[old] = stay
+            a = _best_column(s.cost, n_columns)
+            if s.cost[a] >= stay - TOLERANCE or (s.size[old] == 1 and a == n_clusters):
                 continue
             moved = True
-            _change(i, old, -1, where, scale, delta, size, count, gain)
-            _change(i, a, 1, where, scale, delta, size, count, gain)
-            estimate[i] = a
+            _change(s, i, old, -1)
+            _change(s, i, a, 1)
+            s.estimate[i] = a
             n_clusters = max(n_clusters, a + 1)
-            if size[old] == 0:
-                n_clusters = _close(old, n_clusters, estimate, scale, delta, size, count, gain)
+            if s.size[old] == 0:
+                n_clusters = _close(s, old, n_clusters)
     return n_clusters
 
 
 @njit
-def _dissolve(
-    a: int,
-    n_clusters: int,
-    estimate: IntArray,
-    where: IntArray,
-    scale: FloatArray,
-    delta: FloatArray,
-    size: IntArray,
-    count: IntArray,
-    gain: FloatArray,
-    cost: FloatArray,
-) -> tuple[int, bool]:
+def _dissolve(s: _Search, a: int, n_clusters: int) -> tuple[int, bool]:
     """Empty cluster a and allocate its points again; undone unless the loss falls."""
-    members: IntArray = np.flatnonzero(estimate == a)
+    members: IntArray = np.flatnonzero(s.estimate == a)
     np.random.shuffle(members)
     change = 0.0
     for i in members:
-        _change(i, a, -1, where, scale, delta, size, count, gain)
-        change -= delta[size[a]]
-        for u in range(where.shape[1]):
-            change += gain[where[i, u], a]
-        estimate[i] = -1
-    n_clusters = _close(a, n_clusters, estimate, scale, delta, size, count, gain)
-    n_before = n_clusters
-    n_clusters, added = _allocate(
-        members, n_clusters, estimate, where, scale, delta, size, count, gain, cost
-    )
+        _change(s, i, a, -1)
+        change -= s.delta[s.size[a]]
+        for u in range(s.where.shape[1]):
+            change += s.gain[s.where[i, u], a]
+        s.estimate[i] = -1
+    n_before = _close(s, a, n_clusters)
+    n_clusters, added = _allocate(s, members, n_before)
     if change + added < -TOLERANCE * n_before - TOLERANCE:
         return n_clusters, True
     for i in members:
-        _change(i, estimate[i], -1, where, scale, delta, size, count, gain)
-    n_clusters = n_before
+        _change(s, i, s.estimate[i], -1)
     for i in members:
-        _change(i, n_clusters, 1, where, scale, delta, size, count, gain)
-        estimate[i] = n_clusters
-    return n_clusters + 1, False
+        _change(s, i, n_before, 1)
+        s.estimate[i] = n_before
+    return n_before + 1, False
 
 
 @njit
-def _merge(
-    n_clusters: int,
-    estimate: IntArray,
-    scale: FloatArray,
-    delta: FloatArray,
-    phi: FloatArray,
-    size: IntArray,
-    count: IntArray,
-    gain: FloatArray,
-) -> tuple[int, bool]:
+def _merge(s: _Search, n_clusters: int) -> tuple[int, bool]:
     """Merge the two clusters whose union lowers the loss most, if any does."""
+    phi, size, count = s.phi, s.size, s.counts
     change = np.zeros((n_clusters, n_clusters))
-    for r in range(scale.shape[0]):
+    for r in range(s.scale.shape[0]):
         for a in range(n_clusters):
             if count[r, a] == 0:
                 continue
             for b in range(a):
                 if count[r, b] > 0:
                     joined = phi[count[r, a] + count[r, b]] - phi[count[r, a]] - phi[count[r, b]]
-                    change[a, b] -= scale[r] * joined
+                    change[a, b] -= s.scale[r] * joined
     best, best_a, best_b = -TOLERANCE, -1, -1
     for a in range(n_clusters):
         for b in range(a):
@@ -489,34 +428,23 @@ def _merge(
     if best_a < 0:
         return n_clusters, False
     size[best_b] += size[best_a]
-    for r in range(scale.shape[0]):
+    for r in range(s.scale.shape[0]):
         count[r, best_b] += count[r, best_a]
         if count[r, best_a] > 0:
-            gain[r, best_b] = scale[r] * delta[count[r, best_b]]
-    for i in range(estimate.shape[0]):
-        if estimate[i] == best_a:
-            estimate[i] = best_b
-    return _close(best_a, n_clusters, estimate, scale, delta, size, count, gain), True
+            s.gain[r, best_b] = s.scale[r] * s.delta[count[r, best_b]]
+    for i in range(s.estimate.shape[0]):
+        if s.estimate[i] == best_a:
+            s.estimate[i] = best_b
+    return _close(s, best_a, n_clusters), True
 
 
 @njit
-def _settle(
-    n_clusters: int,
-    estimate: IntArray,
-    where: IntArray,
-    scale: FloatArray,
-    delta: FloatArray,
-    phi: FloatArray,
-    size: IntArray,
-    count: IntArray,
-    gain: FloatArray,
-    cost: FloatArray,
-) -> int:
+def _settle(s: _Search, n_clusters: int) -> int:
     """Move points, then merge clusters, until neither lowers the loss."""
     merged = True
     while merged:
-        n_clusters = _sweeten(n_clusters, estimate, where, scale, delta, size, count, gain, cost)
-        n_clusters, merged = _merge(n_clusters, estimate, scale, delta, phi, size, count, gain)
+        n_clusters = _sweeten(s, n_clusters)
+        n_clusters, merged = _merge(s, n_clusters)
     return n_clusters
 
 
@@ -537,36 +465,32 @@ def search(
     more sweetening.
     """
     np.random.seed(seed)
-    n_points = where.shape[0]
-    estimate = np.full(n_points, -1)
-    size = np.zeros(capacity, dtype=np.int64)
-    count = np.zeros((scale.shape[0], capacity), dtype=np.int32)
-    gain = np.empty((scale.shape[0], capacity))
-    for r in range(scale.shape[0]):
-        gain[r] = scale[r] * delta[0]
-    cost = np.empty(capacity)
-    phi = np.concatenate((np.zeros(1), np.cumsum(delta)))
-    n_clusters = 0
-    for i in range(n_points):
-        if start[i] >= 0:
-            _change(i, start[i], 1, where, scale, delta, size, count, gain)
-            estimate[i] = start[i]
-            n_clusters = max(n_clusters, start[i] + 1)
-    points = np.flatnonzero(estimate < 0)
-    np.random.shuffle(points)
-    n_clusters, _ = _allocate(
-        points, n_clusters, estimate, where, scale, delta, size, count, gain, cost
+    s = _Search(
+        np.full(where.shape[0], -1),
+        where,
+        scale,
+        delta,
+        np.concatenate((np.zeros(1), np.cumsum(delta))),
+        np.zeros(capacity, dtype=np.int64),
+        np.zeros((scale.shape[0], capacity), dtype=np.int32),
+        np.empty((scale.shape[0], capacity)),
+        np.empty(capacity),
     )
-    n_clusters = _settle(n_clusters, estimate, where, scale, delta, phi, size, count, gain, cost)
+    for r in range(scale.shape[0]):
+        s.gain[r] = scale[r] * delta[0]
+    n_clusters = 0
+    for i in range(where.shape[0]):
+        if start[i] >= 0:
+            _change(s, i, start[i], 1)
+            s.estimate[i] = start[i]
+            n_clusters = max(n_clusters, start[i] + 1)
+    points = np.flatnonzero(s.estimate < 0)
+    np.random.shuffle(points)
+    n_clusters = _settle(s, _allocate(s, points, n_clusters)[0])
     failures = 0
     while failures < 2 * n_clusters:
-        a = np.random.randint(n_clusters)
-        n_clusters, success = _dissolve(
-            a, n_clusters, estimate, where, scale, delta, size, count, gain, cost
-        )
+        n_clusters, success = _dissolve(s, np.random.randint(n_clusters), n_clusters)
         failures = 0 if success else failures + 1
         if success:
-            n_clusters = _settle(
-                n_clusters, estimate, where, scale, delta, phi, size, count, gain, cost
-            )
-    return estimate
+            n_clusters = _settle(s, n_clusters)
+    return s.estimate

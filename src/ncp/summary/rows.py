@@ -7,16 +7,18 @@ partitions become one row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from numpy.typing import ArrayLike
 
-__all__ = ["Labels", "Weights", "as_row", "as_rows", "merge_rows", "weighted_rows"]
+__all__ = ["Labels", "Obeys", "Weights", "as_row", "as_rows", "merge_rows", "weighted_rows"]
 
 Labels: TypeAlias = Int64[np.ndarray, "rows points"]
 Weights: TypeAlias = Float64[np.ndarray, " rows"]
+Obeys: TypeAlias = Callable[[Labels], Bool[np.ndarray, " rows"]]  # which partitions are allowed
 
 
 def as_rows(labels: ArrayLike) -> Labels:

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Float64, Int64, Num
 from numpy.typing import ArrayLike
 
-from ncp.summary.rows import Labels, as_rows, weighted_rows
+from ncp.summary.rows import as_rows, weighted_rows
 
-__all__ = ["Discrete", "posterior_of", "posterior_of_k", "posterior_of_sizes"]
+__all__ = ["Discrete", "posterior_of", "posterior_of_k"]
 
 
 class Discrete(NamedTuple):
@@ -87,28 +87,3 @@ def posterior_of_k(labels: ArrayLike, weights: ArrayLike | None = None) -> Discr
     """
     rows = as_rows(labels)
     return posterior_of(rows.max(axis=1) + 1, rows, weights)
-
-
-def _sorted_sizes(rows: Labels) -> Int64[np.ndarray, "rows clusters"]:
-    n_clusters = int(rows.max()) + 1
-    flat = (rows + n_clusters * np.arange(len(rows))[:, None]).ravel()
-    sizes = np.bincount(flat, minlength=n_clusters * len(rows)).reshape(len(rows), n_clusters)
-    return np.sort(sizes, axis=1)[:, ::-1].astype(np.int64)
-
-
-def posterior_of_sizes(
-    labels: ArrayLike, weights: ArrayLike | None = None
-) -> Float64[np.ndarray, "clusters sizes"]:
-    """P(the r-th largest cluster has s points), for r = 0, 1, ... and s = 0, ..., N.
-
-    Size 0 means that the draw has no r-th cluster, so every row sums to one.
-
-    Example:
-        >>> posterior_of_sizes([[0, 0, 1], [0, 0, 0]], [3, 1])
-        array([[0.  , 0.  , 0.75, 0.25],
-               [0.25, 0.75, 0.  , 0.  ]])
-    """
-    rows, w = weighted_rows(labels, weights)
-    sizes = _sorted_sizes(rows)
-    n_sizes = rows.shape[1] + 1
-    return np.stack([np.bincount(s, weights=w, minlength=n_sizes) for s in sizes.T])

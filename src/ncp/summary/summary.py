@@ -12,7 +12,7 @@ from ncp.summary.assignment import confidence
 from ncp.summary.ball import CredibleBall, credible_ball
 from ncp.summary.distance import Agreement, agreement
 from ncp.summary.estimate import Estimator, PointEstimate, point_estimate
-from ncp.summary.rows import merge_rows
+from ncp.summary.rows import Obeys, merge_rows
 from ncp.summary.statistics import Discrete, posterior_of_k
 
 __all__ = ["Summary", "summarise"]
@@ -59,11 +59,10 @@ def summarise(
     weights: ArrayLike | None = None,
     loss: Estimator = "vi",
     *,
-    level: float = 0.95,
     reference: ArrayLike | None = None,
     max_clusters: int | None = None,
     n_restarts: int = 16,
-    seed: int | None = 0,
+    obeys: Obeys | None = None,
 ) -> Summary:
     """Posterior of K, point estimate, credible ball and confidence of each point.
 
@@ -71,11 +70,10 @@ def summarise(
         labels: rows of labels, of shape (U, N).
         weights: of shape (U,), in any scale; equal when left out.
         loss: of the estimate; the ball is in the same distance (in VI for "pear" and "map").
-        level: the mass of the ball.
         reference: labels to compare the estimate with, of shape (N,).
         max_clusters: the largest number of clusters of the estimate.
         n_restarts: number of runs of the search from random starts.
-        seed: of the search.
+        obeys: which partitions the estimate may be, see `point_estimate`.
 
     Example:
         >>> summary = summarise([[0, 0, 1, 1], [0, 0, 1, 2], [0, 0, 1, 1]])
@@ -84,12 +82,12 @@ def summarise(
     """
     rows, w = merge_rows(labels, weights)
     estimate = point_estimate(
-        rows, w, loss, max_clusters=max_clusters, n_restarts=n_restarts, seed=seed
+        rows, w, loss, max_clusters=max_clusters, n_restarts=n_restarts, obeys=obeys
     )
     return Summary(
         posterior_of_k(rows, w),
         estimate,
-        credible_ball(estimate.labels, rows, w, "binder" if loss == "binder" else "vi", level),
+        credible_ball(estimate.labels, rows, w, "binder" if loss == "binder" else "vi"),
         confidence(estimate.labels, rows, w),
         None if reference is None else agreement(estimate.labels, reference),
     )

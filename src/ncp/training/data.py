@@ -119,10 +119,12 @@ def _size(phase: Phase, sizes: tuple[int, int], generator: torch.Generator) -> t
 
 
 def _n_datasets(phase: Phase, n: int) -> int:
-    if phase.points_per_step:
-        share = phase.points_per_step / phase.sizes_per_step / phase.orders
-        return max(1, round(share / n))
-    return max(1, phase.datasets_per_step // phase.sizes_per_step)
+    most = max(1, phase.datasets_per_step // phase.sizes_per_step)
+    if not phase.points_per_step:
+        return most
+    share = phase.points_per_step / phase.sizes_per_step / phase.orders
+    wanted = max(1, round(share / n))
+    return min(wanted, most) if phase.datasets_per_step else wanted
 
 
 def micro_batches(pieces: list[Sequences], limit: int = CHUNK) -> Iterator[Sequences]:

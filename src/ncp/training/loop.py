@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ncp.files import locked
 from ncp.network.network import Network
 from ncp.training.distributed import any_rank, start_fabric
 from ncp.training.log import Log, progress_bar
 from ncp.training.monitors import held_out, permutation_spread
 from ncp.training.prefetch import Prefetcher
 from ncp.training.recipe import Recipe
-from ncp.training.state import Trainer, checkpoints, locked
+from ncp.training.state import Trainer, checkpoints
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -83,7 +84,10 @@ def _alone(trainer: Trainer, resume: bool) -> Iterator[None]:
     with ExitStack() as stack:
         if trainer.is_first and (directory.is_dir() or not resume):
             directory.mkdir(parents=True, exist_ok=True)
-            taken = not stack.enter_context(locked(directory))
+            try:
+                stack.enter_context(locked(directory / "lock", wait=False))
+            except BlockingIOError:
+                taken = True
         if any_rank(taken, trainer.fabric):
             raise ValueError(
                 f"Expected a run that no other process trains but {str(directory)!r} is in use"

@@ -21,19 +21,23 @@ from __future__ import annotations
 
 import math
 import os
-import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ncp.generative.model import GenerativeModel, model_from_dict
-from ncp.network.checkpoint import refusing
+from ncp.network.attention import Attention
+from ncp.network.blocks import Perceptron
+from ncp.network.checkpoint import refusing, try_out
+from ncp.network.encoder import ConvEncoder, MLPEncoder
 from ncp.network.network import NetworkSpec
 
 __all__ = ["Phase", "Recipe"]
 
 LARGEST_ENUMERATED = 9  # points of a data set, all of whose 21,147 partitions are weighed
+STARTER_STEPS = 600
 SCHEDULES = ("cosine", "paper", "constant")
 AT_LEAST_ONE = ("steps", "sizes_per_step", "orders", "log_every", "validate_every")
 SHARES = ("exact_sizes", "small_sizes", "hard_examples")
@@ -47,7 +51,8 @@ class Phase:
         steps: Optimiser steps.
         sizes: The smallest and the largest N; those of the generative model if not given.
         points_per_step: Points of a step, whatever N: the number of data sets follows.
-        datasets_per_step: Data sets of a step, instead of `points_per_step` (the paper: 48).
+        datasets_per_step: Data sets of a step, instead of `points_per_step` (the paper: 48); with
+            both, the most that a step has (small ones are dear to draw and soon learned).
         sizes_per_step: Different N in a step; the points are spread evenly over them.
         orders: Random orders in which each data set is scored.
         share_partition: All data sets of one size in a step have the same partition.
@@ -97,10 +102,9 @@ class Phase:
         _check_values("phase", self)
         if self.sizes is not None:
             object.__setattr__(self, "sizes", _check_sizes(self.sizes))
-        if (self.points_per_step > 0) == (self.datasets_per_step > 0):
+        if not (self.points_per_step or self.datasets_per_step):
             raise ValueError(
-                "Expected either phase.points_per_step or phase.datasets_per_step "
-                f"but got {self.points_per_step} and {self.datasets_per_step}"
+                "Expected phase.points_per_step or phase.datasets_per_step but both are 0"
             )
         if self.schedule not in SCHEDULES:
             raise ValueError(f"Expected phase.schedule in {SCHEDULES} but got {self.schedule!r}")
@@ -234,26 +238,61 @@ class Recipe:
                 raise ValueError(f"Expected the key {key!r} in a recipe but got {sorted(plain)}")
         generative = model_from_dict(plain["generative"])
         _only(plain.get("network", {}), {f.name for f in fields(NetworkSpec)}, "network")
-        network = {"event_shape": generative.event_shape, **plain.get("network", {})}
+        network = NetworkSpec.from_dict(
+            {"event_shape": generative.event_shape, **plain.get("network", {})}
+        )
+        try_out(generative)
         return cls(
             generative=generative,
-            network=NetworkSpec.from_dict(network),
+            network=network,
             phases=_phases(plain.get("phase", [{}])),
             **{key: value for key, value in plain.items() if key in simple},
         )
 
     @classmethod
+    def starter(
+        cls, name: str, generative: GenerativeModel, steps: int = STARTER_STEPS, seed: int = 0
+    ) -> Recipe:
+        """A recipe that learns most models of one's own in minutes; longer runs learn more.
+
+        Args:
+            name: Of the model.
+            generative: Where the data come from.
+            steps: How many there are.
+            seed: Of the first weights and of all data.
+        """
+        flat = len(generative.event_shape) == 1
+        phase = Phase(
+            steps=steps,
+            points_per_step=800,
+            learning_rate=2e-3,
+            warmup=min(100, steps // 4),
+            ema=min(0.999, 1 - 10 / max(steps, 11)),
+            small_sizes=0.5,
+            pairwise=1.0,
+        )
+        network = NetworkSpec(
+            event_shape=generative.event_shape,
+            encoder=MLPEncoder(width=64, depth=3, out=64) if flat else ConvEncoder(),
+            attention=Attention(blocks=2, width=64) if flat else None,
+            g=Perceptron(64, 2, 64),
+            f=Perceptron(64, 3),
+            f_sees=("G", "Q", "point", "candidate", *(("pairs",) if flat else ())),
+        )
+        return cls(name, generative, network, (phase,), seed=seed)
+
+    @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Recipe:
         """Read `experiments/NAME.toml`."""
-        if sys.version_info >= (3, 11):
-            import tomllib
-        else:
-            import tomli as tomllib
+        return cls.from_dict(cls.read_toml(path))
+
+    @staticmethod
+    def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
+        """The tables of a TOML file."""
         try:
-            plain = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            return tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(f"Expected TOML in {str(path)!r} but got: {error}") from error
-        return cls.from_dict(plain)
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict, as a checkpoint's header carries it."""

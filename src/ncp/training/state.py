@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ncp.files import is_temporary
 from ncp.network.checkpoint import FAULTS, Checkpoint, read, save_model, write
 from ncp.network.network import Network
 from ncp.training.data import Sequences
@@ -27,7 +26,7 @@ from ncp.training.recipe import Recipe
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-__all__ = ["Trainer", "checkpoints", "locked"]
+__all__ = ["Trainer", "checkpoints"]
 
 CHECKPOINTS_KEPT = 3
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")  # what Adam remembers of each parameter
@@ -146,12 +145,12 @@ class Trainer:
         self.resumed = list(found.info.get("resumed", []))
         self.metrics = dict(found.info["metrics"])
 
-    def resume(self, warn: Callable[[str], None] = print) -> bool:
+    def resume(self) -> bool:
         """Restore the newest checkpoint that can be read. False if there is none.
 
         The first process reads it and sends it to the others, so no other needs to see the disk.
         """
-        ready = self.is_first and self._read_newest(warn)
+        ready = self.is_first and self._read_newest()
         if self.fabric is not None and self.fabric.world_size > 1:
             sent = self.fabric.broadcast(self._checkpoint() if ready else None)
             ready = sent is not None
@@ -159,7 +158,7 @@ class Trainer:
                 self.restore(sent)
         return ready
 
-    def _read_newest(self, warn: Callable[[str], None]) -> bool:
+    def _read_newest(self) -> bool:
         refused: list[Path] = []
         for path in reversed(checkpoints(self.directory)):
             reason = self._cannot_read(path)
@@ -167,10 +166,10 @@ class Trainer:
                 # Out of the way, lest they count as the newest ones when old files are dropped.
                 for bad in refused:
                     bad.rename(bad.with_suffix(".unreadable"))
-                for torn in self.directory.glob(".*.safetensors.*"):
+                for torn in filter(_is_torn, self.directory.iterdir()):
                     torn.unlink(missing_ok=True)
                 return True
-            warn(f"Skipping {path.name}: {reason}")
+            print(f"Skipping {path.name}: {reason}")
             refused.append(path)
         return False
 
@@ -242,6 +241,11 @@ class Trainer:
         self.rate_factor, self.rollbacks, self.bad_steps = factor, rollbacks, 0
 
 
+def _is_torn(path: Path) -> bool:
+    """Whether a file is one of ours that was being written when its process was killed."""
+    return is_temporary(path.name, path.name[1:].partition(".ncp-")[0])
+
+
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
@@ -263,27 +267,3 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[bool]:
-    """Lock a run's directory; False if another process has. The system unlocks what dies."""
-    with (directory / "lock").open("a") as file:
-        yield _lock(file.fileno())
-
-
-def _lock(descriptor: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
-            return False
-        raise
-    return True

@@ -49,7 +49,7 @@ def tail_targets(
     have more than `LEAVES` keeps its sampled labels at the first tail positions, until the rest of
     the tail fits. When that is depends only on the labels before it, so the mean stays the same.
 
-    Arguments:
+    Args:
         batch: Data sets; a non-conjugate one needs parameters for K + r clusters.
         orders: The order of each sequence.
         mixture: Where the data come from; its likelihood must be conjugate or have a density.
@@ -209,9 +209,8 @@ def _tree_targets(
         k = (counts > 0).sum(1)
         parent, choice = (slots <= k[:, None]).nonzero(as_tuple=True)
         levels.append((parent, choice, path))
-        prior = urn.rows(tree.root).predictive(
-            counts
-        )  # the new cluster is the last column: put it at slot k
+        # The new cluster is the last column: put it at slot k.
+        prior = urn.rows(tree.root).predictive(counts)
         prior = torch.where(slots == k[:, None], prior[:, -1:], prior[:, :-1])
         log_w = log_w[parent] + prior[parent, choice].log() + tree.level(j, parent, choice)
         if j == r - 1:

@@ -220,9 +220,7 @@ class DensitySweeper(Sweeper):
         return theta + self.steps * 10.0 ** (-3.0 * uniform) * normal
 
 
-def density_sweeper(
-    x: np.ndarray, mixture: Mixture, n_auxiliary: int, n_moves: int, compiled: bool = True
-) -> Sweeper:
+def density_sweeper(x: np.ndarray, mixture: Mixture, n_auxiliary: int, n_moves: int) -> Sweeper:
     """The sweeper of algorithm 8 for one data set (N, *event)."""
     likelihood = mixture.likelihood
     if not isinstance(likelihood, DensityLikelihood):
@@ -230,7 +228,7 @@ def density_sweeper(
             f"Expected a likelihood with a density but got {type(likelihood).__name__}"
         )
     tables = prior_tables(mixture.prior, len(x))
-    built_in = _built_in(likelihood) if compiled else None
+    built_in = _built_in(likelihood)
     if built_in is None:
         return DensitySweeper(x, likelihood, tables, n_auxiliary, n_moves)
     return ParameterSweeper(x, likelihood, tables, n_auxiliary, *built_in)

@@ -1,0 +1,457 @@
+r"""Tables with more rows than a network looks at at once: samples of all rows.
+
+**Parts.** Several random parts of the rows are clustered, each in all uncertainty. Every row that
+a part left out has *twins* there, rows that stand for it,
+
+    c^s_i = c^s_t,        t a twin of row i in the part that sample s is of,
+
+so its label goes with the part's samples, and so does its uncertainty. Of tables that can be
+afforded, twins are drawn from what the network says of the row: a cluster j from
+p(c_i = j | c^s, x) of some of the samples s, and of this cluster the nearest row. Of larger tables
+they are the nearest rows. Different samples go by different twins. How far the parts agree is
+`stability`.
+
+**Strays.** Rows that belong to nothing which a part has seen ("a new cluster" is more probable
+than not, in most parts) are looked at together: a small group that has a row or two in a part has
+all of its rows there.
+
+**Looking again.** The rows of a cluster are looked at alone, standardised anew; where one cluster
+is improbable, each sample is divided as a sample of that look says. So what is found is finer than
+a part of the table alone would show. It is done where the look has far more of the cluster's rows
+than a part had, which called them one cluster and saw what is around them besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import cast
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int, Int16, Int64
+from scipy.spatial import cKDTree
+from scipy.spatial.distance import cdist
+
+from ncp.clustering.prepare import Preparation, Prepared, Settings, fit_preparation
+from ncp.inference.importance import resample_counts
+from ncp.model import NCP
+from ncp.output.columns import Columns
+from ncp.posterior import Partitions
+from ncp.summary.estimate import Estimator, point_estimate
+from ncp.summary.rand_index import expected_rand_index
+from ncp.summary.rows import as_row, as_rows
+
+__all__ = ["Part", "Whole", "carry_over", "complete", "equal_samples", "representatives"]
+
+Tell = Callable[[int, int], None]
+
+N_TWINS = 8  # of a row in a part
+CELLS = 8_000_000  # labels of all samples; so a table of very many rows has fewer samples
+LEAST_SAMPLES, MOST_SAMPLES = 100, 400
+SCORED = 8_000  # rows that the network scores, in all parts
+SCORED_SAMPLES = 4  # samples of a part that they are scored under
+BLOCK = 2000  # rows at once
+COMPARED = 6  # samples of a part, for stability
+FAR = 3.0  # times the largest gap but few in a part: beyond it, a row may be a stray
+FEWEST_STRAYS = 5
+LOOK_ROWS = 500  # of a cluster that is looked at again
+LOOK_SAMPLES, LOOK_ORDERS = 64, 8
+LOOK_DEPTH = 3
+LEAST_ROWS = 40  # of a cluster that is worth another look
+MORE_ROWS = 2.0  # times as many rows of a cluster as were seen before
+ONE_CLUSTER = 0.3  # probability of one cluster below which a cluster is divided
+SMALL = 0.02  # share of the rows of a cluster that might be missed
+TOPPED_UP = 8  # rows of a small cluster among the representatives
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some rows of a table, clustered.
+
+    Attributes:
+        index: Which rows of the table, `(n,)`.
+        preparation: Brings further rows to where these are.
+        features: What the network saw of them.
+        samples: Partitions of them, of equal weight, `(S, n)`.
+    """
+
+    index: Int64[np.ndarray, " n"]
+    preparation: Preparation
+    features: np.ndarray
+    samples: Int[np.ndarray, "S n"]
+
+    @classmethod
+    def of(cls, prepared: Prepared, posterior: Partitions, n_samples: int, seed: int) -> Part:
+        samples = equal_samples(posterior, n_samples, seed)
+        return cls(prepared.index, prepared.preparation, prepared.features, samples)
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """Samples of all rows.
+
+    Attributes:
+        samples: `(S, N)`, -1 for rows that cannot be clustered.
+        stability: Mean adjusted Rand index of samples of different parts, relative to that of
+            samples of one part: 1 if it does not matter which rows were looked at.
+    """
+
+    samples: Int16[np.ndarray, "S N"]
+    stability: float
+
+
+def equal_samples(posterior: Partitions, n_samples: int, seed: int | None) -> np.ndarray:
+    """Samples of equal weight."""
+    if posterior.log_weights is None and posterior.n_samples == n_samples:
+        counts = posterior.counts
+    else:
+        counts = resample_counts(posterior.weights, n_samples, seed=seed)
+    return np.repeat(posterior.labels.astype(np.int16), counts, axis=0)
+
+
+def n_complete(n_rows: int, n_samples: int) -> int:
+    """Samples of all rows that are kept."""
+    return min(n_samples, int(np.clip(CELLS // n_rows, LEAST_SAMPLES, MOST_SAMPLES)))
+
+
+def complete(
+    model: NCP,
+    columns: Columns,
+    usable: Bool[np.ndarray, " N"],
+    looks: Sequence[tuple[Prepared, Partitions]],
+    settings: Settings,
+    known: Int64[np.ndarray, " N"] | None = None,
+    tell: Tell | None = None,
+) -> Whole:
+    """Samples of all rows from parts of them.
+
+    Args:
+        model: The network.
+        columns: All rows.
+        usable: Which of them can be clustered.
+        looks: The parts with their samples.
+        settings: How they were made; the seed decides everything here, too.
+        known: Numbers of known labels, -1 for unknown. Then nothing is looked at again, since
+            that would not obey what is known.
+        tell: Called with (done, total) rows.
+    """
+    rng = np.random.default_rng(settings.seed)
+    assert settings.n_samples is not None
+    each = -(-n_complete(len(columns), settings.n_samples) // len(looks))
+    parts = [Part.of(p, q, each, int(rng.integers(2**31))) for p, q in looks]
+    rows = np.flatnonzero(usable)
+    work = _Completion(model, columns, rows, settings, rng)
+    samples, stray = work.fill(parts, known, tell)
+    stability = _stability(samples[:, rows], len(parts), rng)
+    if known is None:
+        if stray.sum() >= FEWEST_STRAYS:
+            work.regroup(samples, rows[stray])
+        work.look_again(samples, [part.index for part in parts])
+    return Whole(_renumbered(samples), stability)
+
+
+@dataclass(frozen=True, eq=False)
+class _Completion:
+    """What all steps of `complete` share."""
+
+    model: NCP
+    columns: Columns
+    rows: Int64[np.ndarray, " n"]  # all that can be clustered
+    settings: Settings
+    rng: np.random.Generator
+
+    # -- parts
+
+    def fill(
+        self, parts: Sequence[Part], known: Int64[np.ndarray, " N"] | None, tell: Tell | None
+    ) -> tuple[Int16[np.ndarray, "S N"], Bool[np.ndarray, " n"]]:
+        """Samples of all rows, and which of the rows most parts call strays."""
+        n_samples = sum(len(part.samples) for part in parts)
+        samples = np.full((n_samples, len(self.columns)), -1, dtype=np.int16)
+        votes = np.zeros(len(self.columns))
+        first = 0
+        is_scored = len(parts) * len(self.rows) <= SCORED + sum(len(p.index) for p in parts)
+        for number, part in enumerate(parts):
+            mine = samples[first : first + len(part.samples)]
+            mine[:, part.index] = part.samples
+            rest = np.setdiff1d(self.rows, part.index)
+            twins = _Twins(self.model, part, self.rng, is_scored)
+            for start in range(0, len(rest), BLOCK):
+                here = rest[start : start + BLOCK]
+                found, stray = twins.of(self.columns.values[here])
+                if known is not None:
+                    found = _same_label(found, known[here], known[part.index], self.rng)
+                mine[:, here] = _follow(part.samples, found)
+                votes[here] += stray
+                if tell is not None:
+                    tell(number * len(rest) + start + len(here), len(parts) * len(rest))
+            first += len(mine)
+        return samples, votes[self.rows] > 0.5 * len(parts)
+
+    # -- looking again
+
+    def regroup(self, samples: Int16[np.ndarray, "S N"], strays: Int64[np.ndarray, " m"]) -> None:
+        """Strays become clusters of their own, as a look at them together says."""
+        look = self._look(self._prepared([strays]), len(samples))[0]
+        labels = self._everyone(look.part, strays)
+        base = samples.max(1).astype(np.int16) + 1
+        samples[:, strays] = base[:, None] + labels
+
+    def look_again(
+        self, samples: Int16[np.ndarray, "S N"], seen_before: Sequence[np.ndarray]
+    ) -> int:
+        """Divide clusters that more rows of them alone show to be several; how many were."""
+        assert self.settings.max_points is not None
+        index = representatives(samples, self.rows, self.settings.max_points, self.rng)
+        estimate = _estimate(samples[:, index], self.settings)
+        labels = carry_over(samples, index, estimate)
+        groups = [np.flatnonzero(labels == k) for k in range(estimate.max() + 1)]
+        n_divided = 0
+        for _ in range(LOOK_DEPTH):
+            groups = [rows for rows in groups if _worth_a_look(rows, seen_before)]
+            if not groups:
+                break
+            below: list[np.ndarray] = []
+            looks = self._look(self._prepared(groups), len(samples))
+            seen_before = [np.concatenate([look.part.index for look in looks])]
+            for rows, look in zip(groups, looks, strict=True):
+                if look.one_cluster >= ONE_CLUSTER:
+                    continue
+                n_divided += 1
+                labels = self._everyone(look.part, rows)
+                _divide(samples, rows, labels)
+                below += look.groups(rows, labels, self.settings)
+            groups = below
+        return n_divided
+
+    def _prepared(self, groups: Sequence[np.ndarray]) -> list[Part]:
+        """Some rows of each group, standardised on their own, not clustered yet."""
+        found = []
+        for rows in groups:
+            some = np.sort(self.rng.permutation(rows)[:LOOK_ROWS])
+            preparation, features = fit_preparation(self.model, self.columns, some, self.settings)
+            found.append(Part(some, preparation, features, np.zeros((0, len(some)), np.int16)))
+        return found
+
+    def _look(self, parts: Sequence[Part], n_samples: int) -> list[_Look]:
+        """Cluster some rows of each group on their own."""
+        seed = int(self.rng.integers(2**31))
+        drawn = self.model.sample_many(
+            [part.features for part in parts], LOOK_SAMPLES, orders=LOOK_ORDERS, seed=seed
+        )
+        found = []
+        for part, posterior in zip(parts, drawn, strict=True):
+            one = float(posterior.weights[posterior.n_clusters == 1].sum())
+            order = self.rng.permutation(n_samples)
+            some = equal_samples(posterior, n_samples, seed)[order]
+            clustered = Part(part.index, part.preparation, part.features, some)
+            found.append(_Look(clustered, one))
+        return found
+
+    def _everyone(self, part: Part, rows: Int64[np.ndarray, " m"]) -> Int16[np.ndarray, "S m"]:
+        """Samples of all rows of a group from those of some of them."""
+        labels = np.empty((len(part.samples), len(rows)), np.int16)
+        seen = np.isin(rows, part.index)
+        labels[:, seen] = part.samples
+        rest = np.flatnonzero(~seen)
+        twins = _Twins(self.model, part, self.rng, is_scored=len(rest) <= BLOCK)
+        for start in range(0, len(rest), BLOCK):
+            here = rest[start : start + BLOCK]
+            labels[:, here] = _follow(part.samples, twins.of(self.columns.values[rows[here]])[0])
+        return labels
+
+
+def _worth_a_look(rows: Int64[np.ndarray, " m"], seen_before: Sequence[np.ndarray]) -> bool:
+    """Whether a look at a group sees far more of its rows than any before, which called it one."""
+    most = max(int(np.isin(rows, index).sum()) for index in seen_before)
+    return len(rows) >= LEAST_ROWS and min(len(rows), LOOK_ROWS) >= MORE_ROWS * most
+
+
+@dataclass(frozen=True, eq=False)
+class _Look:
+    """Some rows of a group, clustered on their own, and P(one cluster)."""
+
+    part: Part
+    one_cluster: float
+
+    def groups(
+        self,
+        rows: Int64[np.ndarray, " m"],
+        samples: Int16[np.ndarray, "S m"],
+        settings: Settings,
+    ) -> list[np.ndarray]:
+        """The clusters that it found among all rows of the group, from samples of them."""
+        estimate = _estimate(self.part.samples, settings)
+        where = np.searchsorted(rows, self.part.index)
+        labels = carry_over(samples, where, estimate)
+        return [rows[labels == k] for k in range(estimate.max() + 1)]
+
+
+class _Twins:
+    """Which rows of a part stand for other rows."""
+
+    def __init__(self, model: NCP, part: Part, rng: np.random.Generator, is_scored: bool) -> None:
+        self.model, self.part, self.rng, self.is_scored = model, part, rng, is_scored
+        self.points = self._positions(part.features)
+        self.tree = cKDTree(self.points)
+        gaps = np.asarray(self.tree.query(self.points, k=[min(2, len(self.points))])[0])[:, 0]
+        self.reach = FAR * float(np.quantile(gaps, 0.99))
+        which = rng.permutation(len(part.samples))[:SCORED_SAMPLES]
+        self.labels = as_rows(part.samples[which])
+
+    def _positions(self, features: np.ndarray) -> Float64[np.ndarray, "M D"]:
+        flat = features.reshape(len(features), -1).astype(np.float64)
+        attention = self.model.spec.attention
+        d = 0 if attention is None else attention.n_coordinates(self.model.spec.event_shape)
+        return flat[:, :d] if d else flat
+
+    def of(self, rows: np.ndarray) -> tuple[Int64[np.ndarray, "M T"], Bool[np.ndarray, " M"]]:
+        """Twins of rows, and which of them are strays."""
+        features = self.part.preparation.apply(rows)
+        at = self._positions(features)
+        if self.is_scored:
+            return self._drawn(features, at)
+        k = min(N_TWINS // 2, len(self.points))
+        distance, twins = map(np.asarray, self.tree.query(at, k=np.arange(1, k + 1)))
+        stray = distance[:, 0] > self.reach
+        if stray.any():  # few: the network is asked
+            stray[stray] = self._drawn(features[stray], at[stray])[1]
+        return twins.astype(np.int64), stray
+
+    def _drawn(
+        self, features: np.ndarray, at: np.ndarray
+    ) -> tuple[Int64[np.ndarray, "M T"], Bool[np.ndarray, " M"]]:
+        """The nearest rows of clusters that are drawn as the network says."""
+        each = self.model.assign_each(features, self.part.features, self.labels, mutual=False)
+        chances = [p.cpu().numpy().astype(np.float64) for p in each]
+        stray = np.mean([p[:, -1] for p in chances], axis=0) > 0.5
+        distance = cdist(at, self.points)
+        twins = np.empty((len(at), N_TWINS), np.int64)
+        for t in range(N_TWINS):
+            labels, p = self.labels[t % len(self.labels)], chances[t % len(chances)][:, :-1]
+            total = p.cumsum(1)
+            u = self.rng.random((len(at), 1)) * total[:, -1:]
+            cluster = np.minimum((u >= total).sum(1), p.shape[1] - 1)
+            twins[:, t] = np.where(labels == cluster[:, None], distance, np.inf).argmin(1)
+        return twins, stray
+
+
+def _follow(
+    samples: Int[np.ndarray, "S n"], twins: Int64[np.ndarray, "M T"]
+) -> Int[np.ndarray, "S M"]:
+    """Labels of rows by those of their twins, one twin after the other from sample to sample."""
+    which = np.arange(len(samples)) % twins.shape[1]
+    return np.asarray(samples[np.arange(len(samples))[:, None], twins.T[which]])
+
+
+def _same_label(
+    twins: Int64[np.ndarray, "M T"],
+    known: Int64[np.ndarray, " M"],
+    among: Int64[np.ndarray, " n"],
+    rng: np.random.Generator,
+) -> Int64[np.ndarray, "M T"]:
+    """Rows of a known label have twins of that label."""
+    twins = twins.copy()
+    for label in np.unique(known[known >= 0]):
+        homes = np.flatnonzero(among == label)
+        rows = known == label
+        if len(homes):
+            twins[rows] = homes[rng.integers(len(homes), size=(int(rows.sum()), twins.shape[1]))]
+    return twins
+
+
+def _divide(
+    samples: Int16[np.ndarray, "S N"],
+    rows: Int64[np.ndarray, " m"],
+    labels: Int16[np.ndarray, "S m"],
+) -> None:
+    """In each sample the largest piece of a cluster stays as it is, others leave it."""
+    for sample, pieces in zip(samples, labels, strict=True):
+        largest = np.bincount(pieces).argmax()
+        leaves = pieces != largest
+        sample[rows[leaves]] = sample.max() + 1 + pieces[leaves]
+
+
+def representatives(
+    samples: Int16[np.ndarray, "S N"],
+    rows: Int64[np.ndarray, " n"],
+    most: int,
+    rng: np.random.Generator,
+) -> Int64[np.ndarray, " a"]:
+    """Some rows that stand for all: at random, with a few of every cluster of some samples.
+
+    Args:
+        samples: Of all rows.
+        rows: Those that may be chosen.
+        most: How many.
+        rng: What chooses.
+    """
+    order = rng.permutation(rows)
+    first = np.zeros(samples.shape[1], dtype=bool)  # members of clusters that have few
+    for sample in samples[rng.permutation(len(samples))[:SCORED_SAMPLES]]:
+        for k in np.unique(sample[rows]):
+            members = order[sample[order] == k]
+            first[members[: TOPPED_UP if len(members) < SMALL * len(rows) else 0]] = True
+    few = order[first[order]][: most // 2]
+    rest = order[~np.isin(order, few)][: most - len(few)]
+    return np.sort(np.concatenate([few, rest]))
+
+
+def carry_over(
+    samples: Int[np.ndarray, "S N"],
+    index: Int64[np.ndarray, " a"],
+    estimate: Int64[np.ndarray, " a"],
+    known: Int64[np.ndarray, " N"] | None = None,
+) -> Int64[np.ndarray, " N"]:
+    """The cluster of an estimate of some rows that every row is most together with.
+
+        argmax_k  sum_s  #{m in index: c^s_m = c^s_i, a_m = k} / #{m in index: c^s_m = c^s_i}
+
+    Rows of a known label go with those of it in the index, and rows that were left out have label
+    -1.
+    """
+    n_clusters = int(estimate.max()) + 1
+    total = np.zeros((samples.shape[1], n_clusters), np.float32)
+    for sample in samples:
+        shared = np.zeros((int(sample.max()) + 2, n_clusters), np.float32)  # -1 is the last line
+        np.add.at(shared, (sample[index], estimate), 1.0)
+        shared /= np.maximum(shared.sum(1, keepdims=True), 1.0)
+        total += shared[sample]
+    labels = total.argmax(1)
+    labels[index] = estimate
+    if known is not None:
+        for label, at in zip(*np.unique(known[index], return_index=True), strict=True):
+            labels[(known == label) & (label >= 0)] = estimate[at]
+    labels[samples[0] < 0] = -1
+    return np.asarray(labels)
+
+
+def _estimate(samples: Int[np.ndarray, "S n"], settings: Settings) -> Int64[np.ndarray, " n"]:
+    wanted = cast(Estimator, settings.estimate)
+    return point_estimate(samples, None, wanted, n_restarts=4, seed=0).labels
+
+
+def _renumbered(samples: Int16[np.ndarray, "S N"]) -> Int16[np.ndarray, "S N"]:
+    """Without numbers that no row has."""
+    usable = samples[0] >= 0
+    for sample in samples:
+        sample[usable] = as_row(sample[usable])
+    return samples
+
+
+def _stability(samples: Int16[np.ndarray, "S n"], n_parts: int, rng: np.random.Generator) -> float:
+    """Agreement between samples of different parts, relative to that within parts."""
+    if n_parts < 2:
+        return 1.0
+    some = rng.permutation(samples.shape[1])[:BLOCK]
+    groups = np.array_split(samples[:, some].astype(np.int64), n_parts)
+    picked = [group[rng.permutation(len(group))[:COMPARED]] for group in groups]
+    within = [_agreement(one, np.delete(p, i, 0)) for p in picked for i, one in enumerate(p)]
+    between = [_agreement(one, q) for p, q in combinations(picked, 2) for one in p]
+    return float(np.clip(np.mean(between) / max(float(np.mean(within)), 0.01), 0.0, 1.0))
+
+
+def _agreement(one: Int64[np.ndarray, " n"], others: Int64[np.ndarray, "m n"]) -> float:
+    """Mean adjusted Rand index of a sample and others."""
+    return expected_rand_index(one, others, np.ones(len(others)) / max(1, len(others)))

@@ -1,0 +1,563 @@
+"""The columns of a table: numbers, categories, names of rows, and what is left out, in words.
+
+Unless columns are named, all that hold numbers or categories are taken. Categories are text with
+few different values, yes and no, and whole numbers that are codes: up to four different ones, or
+up to twelve with gaps (33, 44, 49), in a table that has other columns. Dates are numbers of days.
+Numbers with a unit (`12 kg`, `45%`, `$1,200`) are numbers if the whole column has it. Columns that
+name the rows are left out: an index, numbers of rows, columns called an id with distinct whole
+numbers, distinct whole numbers of many digits, and whole numbers beyond 2^53, which floating-point
+numbers cannot tell apart. They go along with the results instead, as text does whose cells are all
+distinct.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ncp.files import Refused
+from ncp.output.text import MISSING, Marks, bare, common_unit, meaning_of_commas
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+__all__ = ["Columns", "check_whole", "columns_of", "default_names", "encode", "find_column"]
+
+LARGEST_WHOLE = 2**53  # the last whole number that has no other beside it as a float
+LONGEST_NAME = 200  # of a row
+MOST_LEVELS = 50  # of a text column
+MOST_CODES = 12  # different whole numbers that may be codes
+FEWEST_CODED = 20  # rows of a column of codes, or of long numbers that name rows
+LONG_NUMBER = 7  # digits
+FEW = 5  # rows that are too few to call a column an identifier
+USABLE = ("number", "date", "unit", "category")
+TAKEN = "Taken as "
+DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$")
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What the columns of a table hold.
+
+    Attributes:
+        values: Numbers, and of categories the numbers of their levels, `(N, P)`; NaN for missing.
+        names: Of the columns.
+        levels: Of each column, what its numbers 0, 1, ... mean; empty if it holds numbers.
+        identifiers: Positions, in the frame, of the columns that name the rows.
+        notes: What was left out, and what was taken as what.
+    """
+
+    values: np.ndarray
+    names: tuple[str, ...]
+    levels: tuple[tuple[str, ...], ...]
+    identifiers: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def categorical(self) -> np.ndarray:
+        """Which columns are categories, `(P,)`."""
+        return np.array([len(levels) > 0 for levels in self.levels], dtype=bool)
+
+    def as_numbers(self) -> Columns:
+        """For a model that takes numbers only: codes as they are, without text."""
+        if not self.categorical.any():
+            return self
+        kept, left_out = [], []
+        for i, levels in enumerate(self.levels):
+            codes = _floats(levels)
+            if codes is None:
+                left_out.append(self.names[i])
+            else:
+                kept.append((i, _decoded(self.values[:, i], codes)))
+        if not kept:
+            raise Refused(f"has no numeric column (found {', '.join(self.names[:6])})")
+        told = [note for note in self.notes if not note.startswith(TAKEN)]
+        told += [f"Columns that are not numeric were left out: {', '.join(left_out)}."]
+        return Columns(
+            np.stack([values for _, values in kept], axis=1),
+            tuple(self.names[i] for i, _ in kept),
+            ((),) * len(kept),
+            self.identifiers,
+            tuple(told if left_out else told[:-1]),
+        )
+
+
+def _floats(levels: tuple[str, ...]) -> np.ndarray | None:
+    """What levels that are numbers are worth; None if they are not."""
+    worth = {"False": 0.0, "True": 1.0}
+    try:
+        return np.array([worth[level] if level in worth else float(level) for level in levels])
+    except ValueError:
+        return None
+
+
+def _decoded(values: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    if not len(codes):
+        return values
+    known = ~np.isnan(values)
+    found = np.full(len(values), np.nan)
+    found[known] = codes[values[known].astype(np.int64)]
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    position: int
+    name: str
+    kind: str  # number, date, unit, category, empty, key, large, almost, text
+    numbers: np.ndarray
+    bad: list[str]
+    levels: tuple[str, ...] = ()
+    unit: str = ""
+
+
+def default_names(width: int) -> tuple[str, ...]:
+    """What columns without names are called."""
+    return tuple(f"column {i + 1}" for i in range(width))
+
+
+def find_column(column: str, names: Sequence[str]) -> int:
+    """Where a column is, by its name or, if no column is called so, its number from 1."""
+    if column in names:
+        return list(names).index(column)
+    if column.isdigit() and 1 <= int(column) <= len(names):
+        return int(column) - 1
+    listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    raise Refused(f"has no column {column!r}; its columns are {listed}")
+
+
+def check_whole(values: np.ndarray, where: str = "one") -> None:
+    """Refuse whole numbers that floats would round: they are names, not measurements."""
+    if values.dtype.kind in "iu" and values.size:
+        largest = max(abs(int(values.min())), abs(int(values.max())))
+        if largest > LARGEST_WHOLE:
+            raise ValueError(
+                f"Expected whole numbers up to 2^53, beyond which they are rounded, but {where} is "
+                f"{largest}; leave out what names the rows, or give measurements as floats"
+            )
+
+
+def columns_of(
+    frame: DataFrame,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    *,
+    numeric: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    index: Collection[str] = (),
+    known: str | None = None,
+    marks: Marks | None = None,
+) -> Columns:
+    """The columns of a table that can be clustered by.
+
+    Args:
+        frame: Any columns.
+        header: Whether they have names of their own.
+        columns: Names (or numbers, from 1) of those to take; all that can be by default.
+        numeric: Those that are numbers whatever they look like.
+        categorical: Those that are categories whatever they look like.
+        index: Names of columns that were the table's index.
+        known: The column with known labels, which is not clustered by.
+        marks: Of numbers with a unit; None to tell them from each column.
+    """
+    names = _names(frame, header)
+    said = {find_column(name, names): "number" for name in numeric}
+    said |= {find_column(name, names): "category" for name in categorical}
+    chosen = None if columns is None else [find_column(column, names) for column in columns]
+    every = [
+        _judge(i, name, frame.iloc[:, i], header, name in index, said.get(i, ""), marks)
+        for i, name in enumerate(names)
+    ]
+    if known is not None:
+        at = find_column(known, names)
+        every[at] = replace(every[at], kind="known")
+    usable = [c for c in every if c.kind in USABLE]
+    if chosen is None:
+        taken, counter = _without_counter(usable, header)
+    else:
+        taken, counter = [_usable(every[i]) for i in dict.fromkeys(chosen)], None
+    if not taken:
+        raise Refused(_nothing([c for c in every if chosen is None or c.position in chosen], names))
+    taken = _with_codes(taken, said)
+    _check_values(taken)
+    left = [c for c in every if chosen is None]
+    used = {c.position for c in taken}
+    identifiers = [c.position for c in every if c.position not in used and _names_rows(c, frame)]
+    if counter is not None:
+        identifiers = sorted({counter.position, *identifiers})
+    return Columns(
+        np.stack([c.numbers for c in taken], axis=1),
+        tuple(c.name for c in taken),
+        tuple(c.levels for c in taken),
+        tuple(identifiers),
+        (*_notes(left, counter), *_kinds(taken)),
+    )
+
+
+def encode(frame: DataFrame, names: Sequence[str], levels: Sequence[tuple[str, ...]]) -> np.ndarray:
+    """Further rows of a table whose columns have these names and levels, `(M, P)`.
+
+    A level that was not there before is -1.
+    """
+    found = _names(frame, True)
+    if missing := [name for name in names if found.count(name) != 1]:
+        differ = [name for name in found if name not in names]
+        raise ValueError(
+            f"Expected the columns of the clustered table, each once, but {missing[:5]} are "
+            f"missing and {differ[:5]} are unknown"
+        )
+    values = np.empty((len(frame), len(names)))
+    for j, (name, known) in enumerate(zip(names, levels, strict=True)):
+        series = frame.iloc[:, found.index(name)]
+        if known:
+            place = {level: i for i, level in enumerate(known)}
+            cells = _Cells.of(series)
+            values[:, j] = cells.values([place.get(text, -1) for text in cells.texts])
+        else:
+            values[:, j] = _usable(_judge(j, name, series, False, False, "number")).numbers
+    return values
+
+
+def _names(frame: DataFrame, header: bool) -> list[str]:
+    if header:
+        return [str(name).strip() for name in frame.columns]
+    return list(default_names(frame.shape[1]))
+
+
+def _usable(column: _Column) -> _Column:
+    if column.kind in USABLE:
+        return column
+    if column.kind in ("key", "large", "empty") and not column.bad:
+        return replace(column, kind="number")
+    if column.kind == "text":
+        raise Refused(
+            f"column {column.name!r} is not numeric, e.g. {column.bad[0]!r}, and its "
+            f"{len(set(column.bad)):,} different values are no categories; leave it out, or see "
+            "--categorical"
+        )
+    raise Refused(f"column {column.name!r} is not numeric, e.g. {column.bad[0]!r}; leave it out")
+
+
+def _check_values(columns: Sequence[_Column]) -> None:
+    for column in columns:
+        if np.isinf(column.numbers).any():
+            row = int(np.flatnonzero(np.isinf(column.numbers))[0])
+            raise Refused(
+                f"has an infinite value in row {row + 1}, column {column.name!r}; "
+                "replace or remove it"
+            )
+    if all(np.isnan(column.numbers).all() for column in columns):
+        raise Refused("has no values; every cell is missing")
+
+
+def _nothing(columns: list[_Column], names: Sequence[str]) -> str:
+    kinds = {c.kind for c in columns}
+    if kinds == {"empty"}:
+        return "has no values; every cell is missing"
+    if not kinds & {"text", "almost"}:
+        listed = ", ".join(c.name for c in columns if c.kind != "empty")
+        return f"has no column but those that name the rows ({listed}); name the columns to take"
+    example = next(c.bad[0] for c in columns if c.bad)
+    return (
+        f"has no numeric column and no categories (found {', '.join(names[:6])}; not a number is, "
+        f"e.g., {example!r}); check the delimiter and the lines above the numbers"
+    )
+
+
+# -- one column ------------------------------------------------------------------------------------
+
+
+def _judge(
+    position: int,
+    name: str,
+    series: Series[Any],
+    header: bool,
+    is_index: bool,
+    said: str,
+    marks: Marks | None = None,
+) -> _Column:
+    """What a column holds; `said` is "number" or "category" if the caller knows."""
+    column = _Column(position, name, "number", *_parse(series))
+    if said == "category":
+        return _category(column, series, None)
+    if said == "number":
+        column = _with_unit(column, series, marks)
+        return replace(column, kind="almost" if column.bad else "number")
+    kind = _kind(column, series, header, is_index)
+    if kind == "words":
+        return _words(column, series, marks)
+    return replace(column, kind=kind)
+
+
+def _kind(column: _Column, series: Series[Any], header: bool, is_index: bool) -> str:
+    numbers = column.numbers
+    if column.bad:
+        return "words" if not is_index else "key"
+    if np.isnan(numbers).all():
+        return "empty"
+    if is_index or (header and _is_key(numbers, column.name)) or _is_number_of_rows(numbers):
+        return "key"
+    if _is_beyond_floats(series, numbers):
+        return "large"
+    if series.dtype.kind == "M":
+        return "date"
+    is_given = str(series.dtype) in ("bool", "boolean", "category")
+    return "words" if is_given else "number"
+
+
+def _words(column: _Column, series: Series[Any], marks: Marks | None) -> _Column:
+    """Cells that are not all numbers: with a unit, dates, categories, or text."""
+    if str(series.dtype) not in ("bool", "boolean", "category"):
+        for found in (_with_unit(column, series, marks), _with_dates(column, series)):
+            if not found.bad:
+                return found
+        if len(column.bad) < 0.2 * len(series):
+            return replace(column, kind="almost")
+    return _category(column, series, most=min(MOST_LEVELS, max(2, len(series) // 2)))
+
+
+class _Cells(NamedTuple):
+    """The different cells of a column as text, and which of them every row has, -1 for none."""
+
+    texts: list[str]
+    codes: np.ndarray
+
+    @classmethod
+    def of(cls, series: Series[Any]) -> _Cells:
+        import pandas
+
+        codes, different = pandas.factorize(series, use_na_sentinel=True)
+        texts = [_text(value) for value in different.tolist()]
+        levels = sorted({text for text in texts if text is not None}, key=_by_value)
+        place = {level: i for i, level in enumerate(levels)}
+        at = np.array([-1 if text is None else place[text] for text in texts] + [-1])
+        return cls(levels, at[codes])
+
+    def values(self, worth: Any) -> np.ndarray:
+        """A number for every row, by its text; NaN for none."""
+        return np.asarray(np.append(np.asarray(worth, dtype=np.float64), np.nan)[self.codes])
+
+
+def _text(value: Any) -> str | None:
+    """A cell as text, the same for a number whether it is written 3 or 3.0; None if missing."""
+    if value is None or value != value or str(value).strip().lower() in MISSING:
+        return None
+    if isinstance(value, float) and value == int(value):
+        return str(int(value))
+    return str(value).strip()
+
+
+def _category(column: _Column, series: Series[Any], most: int | None) -> _Column:
+    """Levels, unless there are more than `most` (if that is given), or one, or all different."""
+    cells = _Cells.of(series)
+    n_levels, n = len(cells.texts), len(series)
+    if not n_levels:
+        return replace(column, kind="empty")
+    if most is not None and (n_levels > most or n_levels in (1, n)):
+        return replace(column, kind="text", bad=column.bad or cells.texts)
+    codes = cells.values(range(n_levels))
+    return replace(column, kind="category", numbers=codes, levels=tuple(cells.texts), bad=[])
+
+
+def _by_value(level: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(level), level
+    except ValueError:
+        return 1, 0.0, level
+
+
+def _with_codes(columns: list[_Column], said: Mapping[int, str]) -> list[_Column]:
+    """Whole numbers that are codes become categories, if other columns are left."""
+    codes = [c.kind == "number" and c.position not in said and _is_code(c.numbers) for c in columns]
+    if all(codes):
+        return columns
+    return [
+        _category(c, _series(c.numbers), MOST_CODES) if is_code else c
+        for c, is_code in zip(columns, codes, strict=True)
+    ]
+
+
+def _series(numbers: np.ndarray) -> Series[Any]:
+    from pandas import Series
+
+    return Series(numbers)
+
+
+def _is_code(numbers: np.ndarray) -> bool:
+    """Few whole numbers, each of them often: up to four, or more with gaps between them."""
+    known = numbers[~np.isnan(numbers)]
+    if len(known) < FEWEST_CODED or np.any(known != np.round(known)):
+        return False
+    levels = np.unique(known)
+    if len(levels) < 2 or len(levels) > MOST_CODES or len(known) < FEW * len(levels):
+        return False
+    gaps = len(np.unique(np.diff(levels))) > 1
+    return len(levels) <= 4 or gaps
+
+
+def _with_unit(column: _Column, series: Series[Any], marks: Marks | None) -> _Column:
+    """Numbers that all have the same unit, unless their commas may mean this or that."""
+    import pandas
+
+    cells = _Cells.of(series)
+    unit = common_unit(cells.texts)
+    if unit is None:
+        return column
+    numbers = pandas.Series(cells.texts, dtype=str).map(bare)
+    try:
+        marks = marks or meaning_of_commas(numbers.to_frame(), [0] if unit.is_money else [])
+        worth = (numbers if marks is None else marks.rewrite(numbers)).astype(float)
+    except ValueError:
+        return column
+    values = cells.values(worth)
+    return replace(column, kind="unit", numbers=values, bad=[], unit=unit.before + unit.after)
+
+
+def _with_dates(column: _Column, series: Series[Any]) -> _Column:
+    """Dates as days."""
+    import pandas
+
+    cells = _Cells.of(series)
+    if not cells.texts or any(DATE.match(text) is None for text in cells.texts):
+        return column
+    texts = pandas.Series(cells.texts)
+    dates = pandas.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
+    if dates.isna().any():
+        return column
+    days = _days(dates)
+    return replace(column, kind="date", numbers=cells.values(days), bad=[])
+
+
+def _days(dates: Series[Any]) -> np.ndarray:
+    """Days since 1970."""
+    seconds = dates.to_numpy(dtype="datetime64[s]")
+    return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64) / 86400.0)
+
+
+def _is_number_of_rows(numbers: np.ndarray) -> bool:
+    """Distinct whole numbers that all have the same many digits."""
+    if len(numbers) < FEWEST_CODED or not np.isfinite(numbers).all():
+        return False
+    if np.any(numbers != np.round(numbers)) or numbers.min() < 10 ** (LONG_NUMBER - 1):
+        return False
+    same_length = np.floor(np.log10(numbers.max())) == np.floor(np.log10(numbers.min()))
+    return bool(same_length) and len(np.unique(numbers)) == len(numbers)
+
+
+def _parse(series: Series[Any]) -> tuple[np.ndarray, list[str]]:
+    """Numbers with NaN for missing, and the cells that are neither."""
+    import pandas
+
+    if isinstance(series.dtype, pandas.CategoricalDtype):  # each of its values once
+        numbers, bad = _parse(series.cat.categories.to_series())
+        codes = series.cat.codes.to_numpy()
+        present = numbers[codes] if len(numbers) else np.full(len(codes), np.nan)
+        is_bad = series.isin(bad).to_numpy() & (codes >= 0)
+        return np.where(codes >= 0, present, np.nan), bad[:1] * int(is_bad.sum())
+    if series.dtype.kind in "biuf":
+        return series.to_numpy(dtype=np.float64, na_value=np.nan), []
+    if series.dtype.kind == "M":
+        return _days(series), []
+    if series.dtype.kind == "m":
+        return series.dt.total_seconds().to_numpy(dtype=np.float64) / 86400.0, []
+    cells = series.astype(str).str.strip()
+    missing = cells.str.lower().isin(MISSING).to_numpy() | series.isna().to_numpy()
+    numbers = pandas.to_numeric(cells.mask(missing), errors="coerce").to_numpy(dtype=np.float64)
+    is_bad = np.isnan(numbers) & ~missing
+    return numbers, cells.to_numpy()[is_bad].tolist()
+
+
+def _is_beyond_floats(series: Series[Any], numbers: np.ndarray) -> bool:
+    """Whole numbers, written as such, some of which floats cannot tell from their neighbours."""
+    if not (np.abs(numbers) > LARGEST_WHOLE).any():
+        return False
+    if series.dtype.kind in "iu":
+        return True
+    if series.dtype.kind == "f":
+        return False
+    cells = series.astype(str).str.strip()
+    return bool((cells.str.fullmatch(r"[+-]?\d+") | np.isnan(numbers)).all())
+
+
+def _is_key(values: np.ndarray, name: str) -> bool:
+    """Distinct whole numbers in a column that is called an id."""
+    called = re.search(r"(^|[_ .-])id$", name.lower()) or re.search(r"[a-z](Id|ID)$", name)
+    if not called or len(values) < FEW or not np.isfinite(values).all():
+        return False
+    return bool((values == np.round(values)).all()) and len(np.unique(values)) == len(values)
+
+
+def _without_counter(columns: list[_Column], header: bool) -> tuple[list[_Column], _Column | None]:
+    """Without a first column that only numbers the rows."""
+    first = columns[0] if len(columns) > 1 else None
+    if first is None or not _counts_rows(first.numbers, first.name, header):
+        return columns, None
+    return columns[1:], first
+
+
+def _counts_rows(values: np.ndarray, name: str, header: bool) -> bool:
+    """Consecutive integers from 0 or 1, in a column whose name (if any) says nothing else."""
+    if len(values) < FEW or values[0] not in (0.0, 1.0) or np.any(np.diff(values) != 1.0):
+        return False
+    plain = name.lower().strip("# ._")
+    return not header or plain.startswith("unnamed") or plain in (
+        "", "id", "index", "row", "rowid", "row_id", "no", "nr", "number", "obs", "rownames",
+    )  # fmt: skip
+
+
+def _names_rows(column: _Column, frame: DataFrame) -> bool:
+    """Whether a column that is not clustered by goes along with the results."""
+    if column.kind in ("key", "large"):
+        return True
+    series = frame.iloc[:, column.position]
+    if column.kind != "text" or len(column.bad) < len(series) or not series.is_unique:
+        return False
+    return max(map(len, column.bad)) <= LONGEST_NAME
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def _notes(columns: list[_Column], counter: _Column | None) -> Iterator[str]:
+    for c in columns:
+        if c.kind == "key":
+            yield (
+                f"Column {c.name!r} only names the rows and was left out; name the columns to take "
+                "if it is a measurement."
+            )
+        elif c.kind == "large":
+            yield (
+                f"Column {c.name!r} has whole numbers beyond 2^53, which name rows rather than "
+                "measure them, and was left out; name the columns to take if it is a measurement."
+            )
+        elif c.kind == "almost":
+            yield (
+                f"Column {c.name!r} was left out: {len(c.bad)} of {len(c.numbers)} values are not "
+                f"numbers, e.g. {c.bad[0]!r}."
+            )
+    for what, kind in (("that are not numeric", "text"), ("without values", "empty")):
+        left_out = [c.name for c in columns if c.kind == kind]
+        if left_out:
+            listed = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
+            yield f"Columns {what} were left out: {listed}."
+    if counter is not None and columns:
+        yield f"Column {counter.name!r} only numbers the rows and was left out."
+
+
+def _kinds(columns: Sequence[_Column]) -> Iterator[str]:
+    """What columns were taken as, where that is not plain."""
+    for kind, what in (("category", "categories"), ("date", "dates, in days")):
+        named = [c.name for c in columns if c.kind == kind]
+        if named:
+            listed = ", ".join(named[:6]) + (", ..." if len(named) > 6 else "")
+            yield f"{TAKEN}{what}: {listed}."
+    for c in columns:
+        if c.kind == "unit":
+            yield f"Column {c.name!r} was read as numbers of {c.unit!r}."

@@ -1,0 +1,174 @@
+"""What the columns of a table are: numbers, categories, dates, names of rows."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ncp.clustering.cluster import cluster
+from ncp.clustering.estimator import NCPClusterer
+from ncp.clustering.prepare import Settings, as_columns
+from ncp.clustering.result import Clustering
+from ncp.output.columns import Columns, columns_of, encode
+from ncp.output.readers import read_table
+
+N = 60
+
+
+def frame_of(**columns: object) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"size": rng.normal(size=N).round(3), **columns})
+
+
+def kinds(found: Columns) -> dict[str, tuple[str, ...]]:
+    return dict(zip(found.names, found.levels, strict=True))
+
+
+def cycle(*values: Any) -> list[Any]:
+    return [values[i % len(values)] for i in range(N)]
+
+
+@pytest.mark.parametrize(
+    ("values", "levels"),
+    [
+        (cycle("red", "blue"), ("blue", "red")),
+        (cycle(True, False), ("False", "True")),
+        (cycle(33, 44, 49), ("33", "44", "49")),
+        (cycle(33.0, 44.0, 49.0), ("33", "44", "49")),
+        (cycle(0, 1), ("0", "1")),
+        (cycle(1, 2, 3, 5, 8, 13), ("1", "2", "3", "5", "8", "13")),
+        (cycle(1, 2, 3, 4, 5, 6), ()),
+        (list(range(N)), ()),
+        ([0.1 * i for i in range(N)], ()),
+        (pd.Categorical(cycle(1, 2, 3, 4, 5, 6)), ("1", "2", "3", "4", "5", "6")),
+    ],
+)
+def test_kinds_of_columns(values: Any, levels: tuple[str, ...]) -> None:
+    found = columns_of(frame_of(odd=values))
+    assert kinds(found)["odd"] == levels
+    column = found.values[:, found.names.index("odd")]
+    if levels:
+        named = [levels[int(code)] for code in column]
+        assert named == [f"{v:g}" if isinstance(v, float) else str(v) for v in list(values)]
+        assert any("Taken as categories" in note and "odd" in note for note in found.notes)
+
+
+def test_a_table_of_nothing_but_codes_is_numbers() -> None:
+    found = columns_of(pd.DataFrame({"a": cycle(1, 2), "b": cycle(1, 1, 2)}))
+    assert found.levels == ((), ())
+
+
+def test_what_names_rows_is_left_out() -> None:
+    rng = np.random.default_rng(1)
+    long = rng.permutation(np.arange(10_000_000, 99_999_999, 1_000_003))[:N]
+    found = columns_of(frame_of(account=long, name=[f"row {i}" for i in range(N)]))
+    assert found.names == ("size",)
+    assert len(found.identifiers) == 2
+    assert any("account" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("cells", "first", "unit"),
+    [
+        ("{} kg", 1.5, "kg"),
+        ("{}%", 1.5, "%"),
+        ("${}", 1.5, "$"),
+    ],
+)
+def test_units(cells: str, first: float, unit: str) -> None:
+    found = columns_of(frame_of(odd=[cells.format(first + i) for i in range(N)]))
+    np.testing.assert_allclose(found.values[:, 1], first + np.arange(N))
+    assert any(repr(unit) in note for note in found.notes)
+    money = columns_of(frame_of(odd=["$1,200"] + ["$300.50"] * (N - 1)))
+    assert money.values[:2, 1].tolist() == [1200.0, 300.5]
+    mixed = columns_of(frame_of(odd=["12 kg"] * 20 + ["12 lb"] * 40))
+    assert kinds(mixed)["odd"] == ("12 kg", "12 lb")  # two units are no numbers
+
+
+def test_dates_are_days() -> None:
+    days = pd.date_range("2024-02-27", periods=N)
+    for values in (days, days.strftime("%Y-%m-%d")):
+        found = columns_of(frame_of(when=values))
+        np.testing.assert_allclose(np.diff(found.values[:, 1]), 1.0)
+        assert any("dates" in note for note in found.notes)
+
+
+def test_overrides() -> None:
+    frame = frame_of(code=cycle(33, 44, 49), level=cycle(1, 2, 3, 4, 5, 6))
+    found = columns_of(frame, numeric=["code"], categorical=["level"])
+    assert kinds(found)["code"] == ()
+    assert kinds(found)["level"] == ("1", "2", "3", "4", "5", "6")
+    assert found.values[0, 1] == 33
+    with pytest.raises(ValueError, match="no column 'nothing'"):
+        columns_of(frame, numeric=["nothing"])
+    with pytest.raises(ValueError, match="list of columns"):
+        Settings(numeric="code")
+
+
+def test_a_text_of_many_levels_is_left_out() -> None:
+    found = columns_of(frame_of(words=[f"w{i // 2}" for i in range(N)][::-1]))
+    assert kinds(found)["words"]  # 30 levels of 60 rows
+    many = pd.DataFrame({"a": np.arange(400) * 0.1, "words": [f"w{i // 2}" for i in range(400)]})
+    assert columns_of(many).names == ("a",)
+    with pytest.raises(ValueError, match="200 different values are no categories"):
+        columns_of(many, columns=["words"])
+
+
+def test_missing_levels_and_new_ones() -> None:
+    frame = frame_of(kind=["x", None, "y", "", "NA"] * (N // 5))
+    found = columns_of(frame)
+    assert np.isnan(found.values[[1, 3, 4], 1]).all()
+    new = pd.DataFrame({"kind": ["y", "z", None], "size": [1.0, 2.0, 3.0], "more": [0, 0, 0]})
+    values = encode(new, found.names, found.levels)
+    np.testing.assert_array_equal(values, [[1, 1], [2, -1], [3, np.nan]])
+
+
+def test_the_same_frame_is_the_same_everywhere(tmp_path: Path) -> None:
+    """From Python, by the estimator and from a file."""
+    rng = np.random.default_rng(2)
+    y = np.repeat([0, 1], N // 2)
+    frame = pd.DataFrame(
+        {
+            "a": (8.0 * y + rng.normal(size=N)).round(4),
+            "b": rng.normal(size=N).round(4),
+            "kind": np.where(y == 0, "left", "right"),
+            "code": cycle(33, 44, 49),
+            "id": np.arange(N),
+        }
+    )
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False)
+    from_file, from_frame = read_table(str(path)).data, as_columns(frame, Settings())
+    np.testing.assert_array_equal(from_file.values, from_frame.values)
+    assert from_file.names == from_frame.names == ("a", "b", "kind", "code")
+    assert from_file.levels == from_frame.levels
+    found = cluster(frame, n_samples=40, orders=4, seed=5)
+    np.testing.assert_array_equal(
+        cluster(from_file, n_samples=40, orders=4, seed=5).labels, found.labels
+    )
+    assert found.predict(frame[:3]).tolist() == found.labels[:3].tolist()
+    fitted = NCPClusterer(n_samples=40, orders=4, random_state=0).fit(frame)
+    assert fitted.n_features_in_ == 5
+    assert fitted.clustering_.columns == found.columns
+    assert fitted.predict(frame[:3]).tolist() == fitted.labels_[:3].tolist()
+    with pytest.raises(ValueError, match="data frame with the columns"):
+        found.predict(frame[["a", "b"]].to_numpy())
+    assert set(found.profile()["level"].dropna()) <= {"left", "right", "33", "44", "49"}
+    found.save(tmp_path / "saved.npz")
+    again = Clustering.load(tmp_path / "saved.npz")
+    assert again.levels == found.levels
+    np.testing.assert_allclose(again.predict_proba(frame[:3]), found.predict_proba(frame[:3]))
+
+
+@pytest.mark.parametrize("irrelevant", [cycle("yes", "no"), cycle(33, 44, 49, 33, 33)])
+def test_an_irrelevant_category_changes_nothing(irrelevant: list[Any]) -> None:
+    from sklearn.metrics import adjusted_rand_score
+
+    rng = np.random.default_rng(3)
+    y = np.repeat([0, 1, 2], N // 3)
+    x = 10.0 * np.array([[0, 0], [1, 0], [0, 1]])[y] + rng.normal(size=(N, 2))
+    frame = pd.DataFrame(x, columns=["a", "b"])
+    for table in (frame, frame.assign(odd=rng.permutation(irrelevant))):
+        assert adjusted_rand_score(y, cluster(table, seed=0).labels) >= 0.95

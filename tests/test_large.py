@@ -1,0 +1,191 @@
+"""Tables with more rows than a network looks at at once."""
+
+import numpy as np
+import pytest
+
+from ncp.clustering import large
+from ncp.clustering.cluster import cluster
+from ncp.clustering.large import Whole, carry_over, complete, representatives
+from ncp.clustering.prepare import Prepared, Settings, as_columns, look_again, prepare
+from ncp.model import NCP, load
+from ncp.posterior import Partitions, pool
+
+
+@pytest.fixture(scope="module")
+def model() -> NCP:
+    return load("tabular")
+
+
+def blobs(sizes: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    centres = 30.0 * np.array([[-1, 0], [1, 0], [0, 1.7], [0, -1.7]])[: len(sizes)]
+    order = rng.permutation(len(y))
+    return (centres[y] + rng.normal(size=(len(y), 2)))[order], y[order]
+
+
+def looks_at(model: NCP, x: np.ndarray, how: Settings) -> list[Prepared]:
+    first = prepare(model, x, how)
+    return [first, *(look_again(model, first, i, how, None) for i in range(1, first.n_looks))]
+
+
+def completed(model: NCP, x: np.ndarray, partitions: list[np.ndarray], known: bool = True) -> Whole:
+    """Parts whose samples are these partitions of all rows, equally often."""
+    how = Settings(n_samples=40, max_points=60, seed=3).for_model(model)
+    looks = [
+        (look, Partitions.of(np.repeat([p[look.index] for p in partitions], 10, axis=0)))
+        for look in looks_at(model, x, how)
+    ]
+    nothing = np.full(len(x), -1) if known else None  # known: nothing is looked at again
+    return complete(model, as_columns(x, how), np.ones(len(x), dtype=bool), looks, how, nothing)
+
+
+def same(labels: np.ndarray) -> np.ndarray:
+    return np.asarray(labels[..., :, None] == labels[..., None, :])
+
+
+def test_rows_that_were_left_out_follow_the_samples(model: NCP) -> None:
+    """Their uncertainty is that of the rows they are like."""
+    x, y = blobs([150, 100])
+    whole = completed(model, x, [y, y, y, np.zeros_like(y)])
+    assert whole.samples.shape == (40, 250)
+    together = same(whole.samples).mean(0)
+    error = np.abs(together - np.where(same(y), 1.0, 0.25))
+    assert np.mean(error < 0.051) > 0.97  # but for a few rows that the network is unsure of
+    assert whole.stability > 0.9
+
+
+def test_parts_that_disagree_are_unstable(model: NCP) -> None:
+    x, y = blobs([150, 100])
+    how = Settings(n_samples=40, max_points=60, seed=3).for_model(model)
+    guesses = [y, 1 - y, np.zeros_like(y), (x[:, 1] > 0).astype(np.int64)]
+    looks = [
+        (look, Partitions.of(np.repeat(guess[look.index][None], 10, axis=0)))
+        for look, guess in zip(looks_at(model, x, how), guesses, strict=True)
+    ]
+    whole = complete(
+        model, as_columns(x, how), np.ones(250, dtype=bool), looks, how, np.full(250, -1)
+    )
+    assert whole.stability < 0.5
+
+
+def test_every_row_is_in_some_part_or_follows_one(model: NCP) -> None:
+    x, _ = blobs([200, 100])
+    how = Settings(max_points=60, seed=3).for_model(model)
+    looks = looks_at(model, x, how)
+    assert [len(look.index) for look in looks] == [60] * 4
+    assert len({tuple(look.index) for look in looks}) == 4
+    again = looks_at(model, x, how)
+    for one, two in zip(looks, again, strict=True):
+        np.testing.assert_array_equal(one.index, two.index)
+
+
+def test_missing_values_are_filled_in_anew(model: NCP) -> None:
+    x, _ = blobs([20, 20])
+    x[::3, 1] = np.nan
+    looks = looks_at(model, x, Settings(seed=0).for_model(model))
+    assert len(looks) == 4
+    assert len({look.features.tobytes() for look in looks}) == 4
+    found = cluster(x, model, n_samples=40, orders=4, seed=0)
+    assert found.samples.shape == (40, 40)
+    assert found.posterior.n_samples == 40
+
+
+def test_a_small_group_is_found(model: NCP) -> None:
+    """One in a hundred rows, of which a part has ten."""
+    x, y = blobs([1500, 1470, 30])
+    found = cluster(x, model, n_samples=100, orders=4, seed=0)
+    assert found.sizes.tolist() == [1500, 1470, 30]
+    assert len(set(found.labels[y == 2].tolist())) == 1
+    assert found.stability > 0.9
+    assert found.samples.shape == (102, 3000)  # as many of each part
+
+
+def test_strays_become_clusters_of_their_own(model: NCP) -> None:
+    x, y = blobs([300, 300, 200])
+    how = Settings(n_samples=20, max_points=100, seed=0).for_model(model)
+    work = large._Completion(
+        model, as_columns(x, how), np.arange(800), how, np.random.default_rng(0)
+    )
+    samples = np.tile(np.minimum(y, 1).astype(np.int16), (20, 1))
+    work.regroup(samples, np.flatnonzero(y == 2))
+    for sample in samples:
+        assert not np.isin(sample[y == 2], sample[y != 2]).any()
+        np.testing.assert_array_equal(sample[y < 2], y[y < 2])
+
+
+def test_a_second_look_divides_what_is_two(model: NCP) -> None:
+    x, y = blobs([300, 300])
+    how = Settings(n_samples=20, max_points=100, seed=0).for_model(model)
+    work = large._Completion(
+        model, as_columns(x, how), np.arange(600), how, np.random.default_rng(0)
+    )
+    samples = np.zeros((20, 600), np.int16)
+    assert work.look_again(samples, [np.arange(20)]) >= 1
+    assert np.mean([(same(sample) == same(y)).mean() > 0.95 for sample in samples]) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_seen", "worth"), [(300, 150, True), (300, 151, False), (2000, 251, False)]
+)
+def test_a_look_that_sees_hardly_more_is_not_taken(n_rows: int, n_seen: int, worth: bool) -> None:
+    """A look without the rest of the table knows less, unless it has far more rows."""
+    seen_before = [np.arange(10), np.arange(n_seen)]
+    assert large._worth_a_look(np.arange(n_rows), seen_before) is worth
+    assert not large._worth_a_look(np.arange(large.LEAST_ROWS - 1), [np.arange(1)])
+
+
+def test_divided_clusters_keep_their_largest_piece() -> None:
+    samples = np.array([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]], np.int16)
+    rows = np.array([0, 1, 2])
+    large._divide(samples, rows, np.array([[1, 1, 0], [0, 1, 2]], np.int16))
+    assert samples[0].tolist()[:2] == [0, 0]
+    assert samples[0, 2] not in (0, 1)
+    assert samples[1, 0] == samples[1, 3] == samples[1, 4] == 0
+    assert len(set(samples[1].tolist())) == 3
+
+
+def test_representatives_have_small_clusters() -> None:
+    sample = np.zeros((3, 5000), np.int16)
+    sample[:, 4980:] = 1
+    rows = np.arange(100, 5000)
+    index = representatives(sample, rows, 300, np.random.default_rng(0))
+    assert len(index) == len(set(index.tolist())) == 300
+    assert index.min() >= 100
+    assert (index >= 4980).sum() >= large.TOPPED_UP
+    assert (index >= 4980).sum() < 15
+
+
+def test_carry_over_is_its_formula() -> None:
+    rng = np.random.default_rng(0)
+    samples = rng.integers(0, 3, size=(6, 30)).astype(np.int16)
+    index = np.arange(0, 30, 2)
+    estimate = rng.integers(0, 2, size=15)
+    found = carry_over(samples, index, estimate)
+    for i in range(30):
+        votes = np.zeros(2)
+        for c in samples:
+            with_i = c[index] == c[i]
+            for k in range(2):
+                votes[k] += (with_i & (estimate == k)).sum() / max(1, with_i.sum())
+        assert i in index or found[i] == votes.argmax()
+    np.testing.assert_array_equal(found[index], estimate)
+
+
+def test_pooled_samples() -> None:
+    one = Partitions(np.array([[0, 0], [0, 1]]), np.array([1, 2]), np.log([0.5, 0.5]))
+    both = pool([one, one])
+    assert both.n_samples == 6
+    assert both.log_weights is None
+    weighted = Partitions(one.labels, one.counts, one.log_q, np.zeros(2))
+    with pytest.raises(ValueError, match="or none with weights"):
+        pool([one, weighted])
+
+
+def test_known_rows_that_no_part_has_go_with_their_label() -> None:
+    """Row 4 is known to be as row 0, but mostly together with rows 1 and 2."""
+    samples = np.array([[0, 0, 0, 1, 0]], np.int16)
+    index, estimate = np.arange(4), np.array([0, 1, 1, 2])
+    assert carry_over(samples, index, estimate).tolist() == [0, 1, 1, 2, 1]
+    known = np.array([7, -1, -1, 3, 7])
+    assert carry_over(samples, index, estimate, known).tolist() == [0, 1, 1, 2, 0]
