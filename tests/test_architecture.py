@@ -80,6 +80,13 @@ def test_the_map_itself_runs_one_way() -> None:
 
 
 @each_file
+def test_says_what_is_for_others(path: Path) -> None:
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    named = [ast.unparse(node.targets[0]) for node in body if isinstance(node, ast.Assign)]
+    assert path.stem == "__init__" or named.count("__all__") == 1
+
+
+@each_file
 def test_no_pickle_and_no_eval(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

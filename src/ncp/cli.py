@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ncp.network.pretrained import Card
     from ncp.training.recipe import Recipe
 
+__all__ = ["app"]
+
 BAD_INPUT, SOME_FAILED, CHECK_FAILED, BUG, INTERRUPTED = 3, 4, 5, 70, 130
 TABLE_ROWS = 20  # printed
 MODEL_HELP = "Name of a model (see [bold]ncp models[/bold]) or a checkpoint file."

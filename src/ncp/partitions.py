@@ -22,6 +22,21 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+__all__ = [
+    "as_labels",
+    "as_tensor",
+    "bell_number",
+    "canonical",
+    "check_labels",
+    "check_unmasked",
+    "counts",
+    "enumerate_partitions",
+    "is_canonical",
+    "n_clusters",
+    "random_orders",
+    "shape_of",
+]
+
 ArrayLike: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 LARGEST_ENUMERATION = 12  # Bell(12) is 4.2 million rows, 400 MB; Bell(13) would be 2.9 GB

@@ -41,6 +41,8 @@ from ncp.inference.pseudo_marginal import PseudoMarginal
 from ncp.summary.estimate import point_estimate
 from ncp.summary.similarity import similarity
 
+__all__ = ["ChainComparison", "compare_with_chain"]
+
 TIMES = 10  # what the chain gets, in times of the sampler's; the reference gets as many times that
 FEWEST_SWEEPS = 50
 THIN = 5  # sweeps between the draws that are kept of the long chain

@@ -1,4 +1,4 @@
-"""The compiled loops behind tables: robust scales, nearest rows, centres that keep apart, merging.
+"""The compiled loops behind tables: nearest rows, centres that keep apart, merging.
 
 The module is imported inside the functions that need it, because numba is slow to import.
 """
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ncp.compiled import njit
 
-__all__ = ["agreement", "centre_and_scale", "keep_apart", "merge", "nearest"]
+__all__ = ["agreement", "keep_apart", "merge", "nearest"]
 
 FloatArray = NDArray[Any]
 IntArray = NDArray[Any]
@@ -73,34 +73,6 @@ def keep_apart(candidates: FloatArray, size: FloatArray) -> FloatArray:
                 best, farthest = m, gap
         chosen[k] = candidates[k, best]
     return chosen
-
-
-@njit
-def centre_and_scale(x: FloatArray, clip: float) -> tuple[FloatArray, FloatArray]:
-    """Winsorised mean (P,) and standard deviation (P,) of columns; zero marks a constant one."""
-    n_columns = x.shape[1]
-    centre, scale = np.empty(n_columns), np.empty(n_columns)
-    for j in range(n_columns):
-        ordered = np.sort(x[:, j])
-        centre[j], scale[j] = _winsorised(ordered, clip)
-        # a column that varies only in its tails still counts, but one gross error does not
-        scale[j] = max(scale[j], 0.3 * _winsorised(ordered, min(0.01, clip))[1])
-        if scale[j] == 0.0:
-            scale[j] = ordered.std()
-        if ordered[-1] - ordered[0] <= 1e-12 * max(abs(ordered[-1]), abs(ordered[0])):
-            scale[j] = 0.0
-    return centre, scale
-
-
-@njit
-def _winsorised(ordered: FloatArray, clip: float) -> tuple[float, float]:
-    """Mean and deviation after clipping the outer rows; from twenty rows on at least one."""
-    n = len(ordered)
-    cut = int(clip * n)
-    if n >= 20 and clip > 0.0:
-        cut = max(cut, 1)
-    clipped = np.clip(ordered, ordered[cut], ordered[n - 1 - cut])
-    return clipped.mean(), clipped.std()
 
 
 @njit

@@ -354,9 +354,7 @@ class Encoding:
 
 
 def _encode(x: Array, is_category: Mask, transform: TabularTransform) -> Encoding:
-    from ncp.generative.table_kernels import centre_and_scale
-
-    centre, scale = centre_and_scale(x, transform.clip)
+    centre, scale = _centre_and_scale(x, transform.clip)
     numbers = np.flatnonzero((scale > 0.0) & ~is_category)
     levels = [_levels(x, int(j)) for j in np.flatnonzero((scale > 0.0) & is_category)]
     encoding = Encoding(numbers, centre[numbers], scale[numbers], transform.bend, (), ())
@@ -371,6 +369,28 @@ def _encode(x: Array, is_category: Mask, transform: TabularTransform) -> Encodin
         tuple(c._replace(weight=w) for c, w in zip(levels, weights, strict=True) if w > 0.0),
         tuple(c.column for c, w in zip(levels, weights, strict=True) if w == 0.0),
     )
+
+
+def _centre_and_scale(x: Array, clip: float) -> tuple[Array, Array]:
+    """Winsorised mean (P,) and standard deviation (P,) of columns; zero marks a constant one."""
+    ordered = np.sort(x, axis=0)
+    first, last = ordered[0], ordered[-1]
+    centre, scale = _winsorised(ordered, clip)
+    # a column that varies only in its tails still counts, but one gross error does not
+    scale = np.maximum(scale, 0.3 * _winsorised(ordered, min(0.01, clip))[1])
+    scale = np.where(scale == 0.0, ordered.std(0), scale)
+    constant = last - first <= 1e-12 * np.maximum(np.abs(first), np.abs(last))
+    return centre, np.where(constant, 0.0, scale)
+
+
+def _winsorised(ordered: Array, clip: float) -> tuple[Array, Array]:
+    """Mean and deviation after clipping the outer rows; from twenty rows on at least one."""
+    n = len(ordered)
+    cut = int(clip * n)
+    if n >= 20 and clip > 0.0:
+        cut = max(cut, 1)
+    clipped = np.clip(ordered, ordered[cut], ordered[n - 1 - cut])
+    return clipped.mean(0), clipped.std(0)
 
 
 def _levels(x: Array, column: int) -> Category:

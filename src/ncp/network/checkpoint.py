@@ -31,6 +31,8 @@ from ncp.generative.mixture import Mixture
 from ncp.generative.model import GenerativeModel, model_from_dict
 from ncp.network.network import Network, NetworkSpec
 
+__all__ = ["FAULTS", "FORMAT", "Checkpoint", "read", "refusing", "save_model", "try_out", "write"]
+
 N = TypeVar("N", bound=Network)
 FORMAT = 2
 TRANSFORM = ("location", "scale")  # the input transform: any shape that fits one observation

@@ -44,13 +44,13 @@ def ways(x: Floats, sizes: Whole, neighbours: Whole, least: float) -> tuple[Floa
     Args:
         x: data sets (B, N, D).
         sizes: how many points of each there are (B,).
-        neighbours: the values of m.
+        neighbours: the values of m, the largest last.
         least: the least squared distance to a neighbour.
     """
     n_datasets, most = x.shape[:2]
     gaps = np.ones((n_datasets, len(neighbours), most, most))
     core = np.ones((n_datasets, len(neighbours), most))
-    d2, best = np.empty(most), np.empty(neighbours.max() + 1)
+    d2, best = np.empty(most), np.empty(neighbours[-1] + 1)
     for b in range(n_datasets):
         n = sizes[b]
         columns = np.ascontiguousarray(x[b].T)
@@ -105,7 +105,7 @@ def steps_from(
     n, columns = len(x), np.ascontiguousarray(x.T)
     shape = (len(new), len(neighbours))
     first, step, own = np.zeros(shape, dtype=np.int64), np.full(shape, np.inf), np.empty(shape)
-    d2, best = np.empty(n), np.empty(neighbours.max())
+    d2, best = np.empty(n), np.empty(neighbours[-1])
     for i in range(len(new)):
         _squares(columns, n, new[i], d2)
         _smallest(d2, n, best)

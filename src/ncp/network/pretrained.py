@@ -16,6 +16,8 @@ from typing import Any
 
 from ncp.network.checkpoint import Checkpoint, read, refusing
 
+__all__ = ["DEFAULT", "DIRECTORY", "PURPOSE", "Card", "card", "find", "names", "short_name"]
+
 DEFAULT = "tabular"
 DIRECTORY = Path(__file__).parent / "weights"
 SUFFIX = ".safetensors"

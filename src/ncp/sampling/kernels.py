@@ -12,6 +12,7 @@ whatever else runs, so that the samples of a sequence depend on nothing but its 
 Loops are written out where array expressions would do: they compile several times faster. Numbers
 start as `np.int64(0)`: a literal 0 is a type of its own, for which a callee is compiled once more.
 What a call does not need is not compiled: constraints and the beam's width are None without them.
+A callee is optimised again in each caller on the way up, so large ones are called from the top.
 """
 
 from __future__ import annotations
@@ -537,12 +538,8 @@ def _advance(s, side, n_children, n_live, points, n):
 
 
 @inner
-def _start(w, s, points, base, rest, count):
-    """The state after the first point, which is a cluster of its own."""
-    s.cluster[0] = -1
-    s.point[0] = 0
-    zero, one = np.int64(0), np.int64(1)
-    join_pairs(w, s.sums, zero, s.g_hat, points[:1], base[:1], rest[0], one, s)
+def _start(s, points, count):
+    """The state after the first point, which was joined to nothing: a cluster of its own."""
     s.k[0, 0] = 1
     s.counts[0, 0] = count
     s.log_q[0, 0] = 0.0
@@ -579,7 +576,10 @@ def run_sequence(  # type: ignore[no-untyped-def]
     """
     n_points, side, n_rows, n_live = len(points), np.int64(0), np.int64(1), np.int64(1)
     most_slots, most_clusters = s.refs.shape[2], s.sums.shape[1]
-    _start(w, s, points, base, rest, count)
+    s.cluster[0] = -1
+    s.point[0] = 0
+    join_pairs(w, s.sums, side, s.g_hat, points[:1], base[:1], rest[0], n_rows, s)
+    _start(s, points, count)
     if rules is not None:
         _place_first(s, rules.group[0])
     done[0] += 1

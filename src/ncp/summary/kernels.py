@@ -27,6 +27,21 @@ from numpy.typing import NDArray
 
 from ncp.compiled import njit
 
+__all__ = [
+    "affinity",
+    "alone",
+    "canonical_rows",
+    "distances",
+    "expected_distances",
+    "group_points",
+    "mean_distances",
+    "overlap",
+    "row_sums",
+    "search",
+    "shared_pairs",
+    "similarity_matrix",
+]
+
 IntArray = NDArray[Any]
 FloatArray = NDArray[Any]
 

@@ -22,6 +22,15 @@ import numpy as np
 
 from ncp.compiled import njit
 
+__all__ = [
+    "assign_with_densities",
+    "density_chain",
+    "gaussian_chain",
+    "log_density",
+    "log_prior",
+    "wishart_chain",
+]
+
 # The import hook that checks shapes in the tests would wrap a function before numba sees it;
 # `no_type_check` is the way to be left alone by it.
 
