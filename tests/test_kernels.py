@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -491,8 +492,18 @@ def test_progress_of_a_long_job_is_told_on_the_way(
     assert seen[-1] == 900
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Of torch, whatever the environment says."""
+    own = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(own)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_others_find_their_threads_as_they_left_them(generator: torch.Generator) -> None:
-    """However calls of several threads overlap."""
+    """However calls of several threads overlap; torch counts its threads for each of them."""
     from threadpoolctl import threadpool_info
 
     model, x = random_model(generator), data(20, generator)

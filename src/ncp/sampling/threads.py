@@ -48,7 +48,7 @@ def _controller() -> Any:
 
 
 class _Held:
-    """How many callers want single threads, and what to put back when the last one leaves."""
+    """How many callers want BLAS on one thread, and what to put back when the last one leaves."""
 
     lock = threading.Lock()
     callers = 0
@@ -69,12 +69,12 @@ def single_threads() -> Iterator[None]:
     """BLAS and torch on one thread each, for as long as this lasts anywhere in the process."""
     import scipy.linalg.cython_blas  # noqa: F401  numba's BLAS: loaded before it is looked for
 
+    own = torch.get_num_threads()  # of the calling thread: each has a number, which BLAS may set
     with _Held.lock:
         if _Held.callers == 0:
             _Held.restore.enter_context(_controller().limit(limits=1, user_api="blas"))
-            _Held.restore.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(1)
         _Held.callers += 1
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -82,6 +82,7 @@ def single_threads() -> Iterator[None]:
             _Held.callers -= 1
             if _Held.callers == 0:
                 _Held.restore.close()
+        torch.set_num_threads(own)
 
 
 class Watch:
@@ -126,7 +127,9 @@ def _run_watched(jobs: list[Callable[[], None]], watch: Watch) -> None:
                 return
             job()
 
-    pool = ThreadPoolExecutor(min(n_threads(), len(jobs)))
+    pool = ThreadPoolExecutor(
+        min(n_threads(), len(jobs)), initializer=torch.set_num_threads, initargs=(1,)
+    )
     running: set[Future[None]] = set()
     try:
         running = {pool.submit(work) for _ in range(min(n_threads(), len(jobs)))}
