@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent import futures
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -287,6 +288,25 @@ def test_a_process_that_is_killed(model: NCP, xs: list[np.ndarray], monkeypatch:
     while multiprocessing.active_children() and time.monotonic() < patience:
         time.sleep(0.1)
     assert multiprocessing.active_children() == []
+
+
+def test_a_pool_that_is_found_broken_loses_nothing(
+    model: NCP, xs: list[np.ndarray], monkeypatch: Any
+) -> None:
+    """The block that was to be handed over next has been taken already."""
+    monkeypatch.setattr(streams, "BLOCK_SETS", 2)
+    submit, calls = futures.ProcessPoolExecutor.submit, []
+
+    def to_a_broken_pool(pool: Any, *task: Any) -> Any:
+        calls.append(task)
+        if len(calls) == 5:
+            raise futures.process.BrokenProcessPool("killed")
+        return submit(pool, *task)
+
+    monkeypatch.setattr(futures.ProcessPoolExecutor, "submit", to_a_broken_pool)
+    seen = [number for number, _ in model.sample_stream(xs, 5, seed=1, engine="processes")]
+    assert sorted(seen) == list(range(len(xs)))
+    assert len(calls) > 5
 
 
 def test_by_address(model: NCP, client: Any, xs: list[np.ndarray]) -> None:

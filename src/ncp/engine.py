@@ -143,13 +143,21 @@ class _Pool:
     ) -> Iterator[tuple[Any, Any]]:
         while True:
             for block in islice(blocks, AHEAD * self.size - len(running)):
-                running[pool.submit(_in_process, self.work, self.unpack, block)] = block
+                running[self._submit(pool, block)] = block
             if not running:
                 return
             done, _ = futures.wait(running, return_when=futures.FIRST_COMPLETED)
             for future in done:
                 result = future.result()
                 yield running.pop(future), result
+
+    def _submit(self, pool: futures.ProcessPoolExecutor, block: Any) -> futures.Future[Any]:
+        try:
+            return pool.submit(_in_process, self.work, self.unpack, block)
+        except futures.process.BrokenProcessPool as error:  # the block was taken: it must not go
+            failed: futures.Future[Any] = futures.Future()
+            failed.set_exception(error)
+            return failed
 
 
 def _stop(pool: futures.ProcessPoolExecutor) -> None:
