@@ -27,7 +27,7 @@ from ncp.network.network import Folded
 from ncp.partitions import enumerate_partitions
 from ncp.sampling.compiled_tree import CompiledTree, Run
 from ncp.sampling.constraints import free
-from ncp.sampling.kernels import _child_key, join_pairs
+from ncp.sampling.kernels import _child_key, join_point
 from ncp.sampling.keys import child_keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.sample import Drawn, beam_search, sample_many
 from ncp.sampling.threads import n_threads, single_threads
@@ -152,22 +152,21 @@ def test_the_torch_tree_gives_the_same_samples(
 # -- parts of the kernels ------------------------------------------------------------------------
 
 
-def one_pair(model: NCP, sums: Tensor, point: Tensor, rest: Tensor) -> np.ndarray:
-    """The pair features of the kernels, of one cluster and one point."""
+def one_pair(model: NCP, sums: Tensor, point: Tensor, rest: Tensor, v: Tensor) -> np.ndarray:
+    """V times the pair features, by the kernels, of one cluster and one point."""
     tree = both_trees(model)[0]
-    space = tree._workspace(ncp.sampling.compiled_tree._Room(1, 1, 1, 2), np.dtype(np.float64))
-    space.cluster[0], space.point[0] = 1, 0
-    arena = np.zeros((2, 2, model.n_sums))
-    arena[1, 1] = sums
-    points = point.numpy()[None]
-    base = np.zeros((1, model.spec.f.width))
-    _join(tree.weights, arena, 1, space.g_hat, points, base, rest.numpy(), 1, space)
-    return np.asarray(space.features[0].copy())
+    space = tree._workspace(ncp.sampling.compiled_tree._Room(1, 1, 1, 1), np.dtype(np.float64))
+    arena = np.zeros((2, 1, model.n_sums))
+    arena[1, 0] = sums
+    base = np.zeros(model.spec.f.width)
+    w = tree.weights._replace(w_pair=v.T.contiguous().numpy())
+    _join(w, arena, 1, space.g_hat, point.numpy(), base, rest.numpy(), 1, space)
+    return np.asarray(space.pair[0].copy())
 
 
 @njit  # what is compiled to be called by kernels only is called by one
-def _join(w, sums, side, g_hat, points, base, rest, n, s) -> None:  # type: ignore[no-untyped-def]
-    join_pairs(w, sums, side, g_hat, points, base, rest, n, s)  # type: ignore[no-untyped-call]
+def _join(w, sums, side, g_hat, point, base, rest, n, s) -> None:  # type: ignore[no-untyped-def]
+    join_point(w, sums, side, g_hat, point, base, rest, n, s)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
@@ -184,11 +183,11 @@ def test_pair_features_are_those_of_torch_and_of_the_definition(
     table = torch.cat([torch.randn(n, width, generator=generator).double(), own], 1)
     sums, rest = table[:size].sum(0), z[size + 1 :].mean(0)
     in_torch = features.of_pair(sums[None, width:], own[size : size + 1], rest[None])[0]
-    compiled = one_pair(model, sums, table[size], rest)
-    np.testing.assert_allclose(compiled, in_torch.numpy(), rtol=1e-12, atol=1e-12)
+    v = torch.randn(model.spec.f.width, features.n_pair, generator=generator).double()
+    compiled = one_pair(model, sums, table[size], rest, v)
+    np.testing.assert_allclose(compiled, v @ in_torch, rtol=1e-11, atol=1e-11)
     literal = pair_features(model, x, list(z), list(range(size)), size)
-    np.testing.assert_allclose(compiled, literal.numpy(), rtol=1e-9, atol=1e-9)
-    assert len(compiled) == features.n_pair
+    np.testing.assert_allclose(compiled, v @ literal, rtol=1e-9, atol=1e-9)
     nothing = features.of_pair(torch.zeros_like(sums)[None, width:], own[:1], rest[None])
     assert not nothing.any()
 

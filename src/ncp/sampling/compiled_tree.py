@@ -103,7 +103,7 @@ class CompiledTree:
         """log p of new points joining the clusters of a partition, by their sums; NaN as above."""
         table, static = _array(points.sums), _array(points.static)
         out = np.empty((len(table), len(sums) + 1))
-        room = _Room(1, 1, len(sums), max(len(sums) + 12, BLOCK))
+        room = _Room(1, 1, len(sums), len(sums))
         space = self._workspace(room, table.dtype)
         if not kernels.score_new(self.weights, space, table, static, _array(sums)[None], out):
             out[:] = np.nan
@@ -124,6 +124,7 @@ class CompiledTree:
         # Memory that is never written to is never taken, so room is cheap.
         w, rows, pairs = self.weights, room.rows, max(room.clusters + 1, BLOCK)
         f, g, n_sums = len(w.f_out), len(w.b_u), self.network.n_sums
+        n_features = w.codes + 2 + 3 * w.octaves
 
         def real(*shape: int) -> Array:
             return np.empty(shape, kind)
@@ -144,11 +145,10 @@ class CompiledTree:
             sums=real(2, room.clusters, n_sums),
             g_hat=real(2, room.clusters, f),
             ids=whole(2, pairs),
-            cluster=whole(pairs),
-            point=whole(pairs),
             a=real(pairs, g),
             b=real(pairs, g),
-            features=real(pairs, len(w.w_pair)),
+            features=real(pairs, n_features),
+            folded=real(n_features, f),
             join=real(pairs, 2 * f),
             pair=real(pairs, f),
             change=real(pairs, f),

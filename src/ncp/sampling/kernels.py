@@ -2,7 +2,7 @@
 
 Two functions do the arithmetic, for the tree and for new points alike:
 
-* `join_pairs`: g of clusters that points have joined, and what f sees of both (`PairFeatures`);
+* `join_point`: g of clusters that a point has joined, and what f sees of both (`PairFeatures`);
 * `score_candidates`: f of (prefix, pair) candidates.
 
 The rest keeps books, in the arrays of a `Workspace`: nothing here allocates. A sequence is worked
@@ -98,11 +98,10 @@ class Workspace(NamedTuple):
     g_hat: Array  # (2, clusters, f)
     ids: Integers  # (2, pairs) places after a step of clusters as they were, and with the point
     # pairs of a step: every live cluster with the point, then the point alone
-    cluster: Integers  # (pairs,)
-    point: Integers  # (pairs,)
     a: Array  # (pairs, g)
     b: Array  # (pairs, g)
-    features: Array  # (pairs, n_pair)
+    features: Array  # (pairs, n_features) of `_cluster_features`
+    folded: Array  # (n_features, f)
     join: Array  # (pairs, 2 f)
     pair: Array  # (pairs, f)
     change: Array  # (pairs, f)
@@ -139,38 +138,53 @@ def _hidden(a, b, n, w, bias, slopes, residual):
                 a[i, j] = keep * a[i, j] + max(v, zero) + slope * min(v, zero)
 
 
+@fast
+def _fold_point(w, point, rest, out):
+    """V_A for one point, to be multiplied with what `_cluster_features` gives of each cluster.
+
+    Of the features of `PairFeatures.of_pair`, those of a cluster's mean code z and of the point's
+    (or the unassigned ones') are linear in z, so one product with z stands for all of them.
+    """
+    c, first, width = w.codes, len(w.b_u), len(w.k_f)
+    scale = point.dtype.type(COSINE / c)
+    for j in range(c):
+        own, other = point[first + j], rest[j]
+        for d in range(width):
+            with_point = w.w_pair[c + j, d] + scale * w.w_pair[3 * c, d]
+            with_rest = w.w_pair[2 * c + j, d] + scale * w.w_pair[3 * c + 2, d]
+            out[j, d] = w.w_pair[j, d] + own * with_point + other * with_rest
+    for d in range(width):
+        out[c, d] = w.w_pair[3 * c + 1, d]
+    for j in range(c + 1, len(out)):
+        for d in range(width):
+            out[j, d] = w.w_pair[2 * c + 2 + j, d]
+
+
 @fast_inline
-def _pair_features(w, sums, side, k, points, m, rest, out, i):
-    """What f sees of cluster k and point m; see `PairFeatures.of_pair`."""
+def _cluster_features(w, sums, side, k, point, out, i):
+    """What f sees of cluster k and a point: z, |z|^2, its size, and distances if there are any."""
     c, d, octaves, first = w.codes, w.coordinates, w.octaves, len(w.b_u)
-    kind = points.dtype.type
+    kind = point.dtype.type
     size = sums[side, k, sums.shape[2] - 1]
     inverse = 1 / size
-    with_point = within = with_rest = kind(0)
+    within = kind(0)
     for j in range(c):
         code = sums[side, k, first + j] * inverse
-        product, other = code * points[m, first + j], code * rest[j]
         out[i, j] = code
-        out[i, c + j] = product
-        out[i, 2 * c + j] = other
-        with_point += product
         within += code * code
-        with_rest += other
-    out[i, 3 * c] = COSINE / c * with_point
-    out[i, 3 * c + 1] = COSINE / c * within
-    out[i, 3 * c + 2] = COSINE / c * with_rest
-    out[i, 3 * c + 3] = np.log1p(size)
+    out[i, c] = COSINE / c * within
+    out[i, c + 1] = np.log1p(size)
     if octaves == 0:
         return
     apart = norm = kind(0)
     for j in range(d):
         centre = sums[side, k, first + c + j] * inverse
         norm += centre * centre
-        apart += (centre - points[m, first + c + j]) ** 2
+        apart += (centre - point[first + c + j]) ** 2
     spread = max(sums[side, k, first + c + d] * inverse - norm, kind(0))
     apart = min(apart, kind(FAR)) / kind(8)
     spread = min(spread, kind(FAR)) / kind(8)
-    at = 3 * c + 4
+    at = c + 2
     near = np.exp(-np.float64(apart))
     for j in range(octaves):
         out[i, at + j] = near  # exp(-4 r) = exp(-r)^4, in double precision
@@ -182,42 +196,45 @@ def _pair_features(w, sums, side, k, points, m, rest, out, i):
 
 
 @fast
-def join_pairs(w, sums, side, g_hat, points, base, rest, n, s):
-    """Clusters with a point in each, for the n pairs (cluster or -1, point) of the workspace `s`.
+def join_point(w, sums, side, g_hat, point, base, rest, n_clusters, s):
+    """A point in each of the first clusters, and last by itself: n_clusters + 1 pairs.
 
     Fills `s.join` with g-hat(H + h) and V_C g(H + h), side by side; `s.change` with
     g-hat(H + h) - g-hat(H); and `s.extra` with all that is not summed over clusters: V_C g, V_A
     times the pair features, and the point's `base`. `rest` is the mean code of the unassigned.
     """
-    g_width, width, last = len(w.b_u), len(w.k_f), points.shape[1] - 1
-    kind = points.dtype.type
+    g_width, width, last, n = len(w.b_u), len(w.k_f), len(point) - 1, n_clusters + 1
+    kind = point.dtype.type
     for i in range(n):
-        k, m = s.cluster[i], s.point[i]
-        size = points[m, last]
-        if k >= 0:
-            size += sums[side, k, last]
+        joins = i < n_clusters
+        size = point[last]
+        if joins:
+            size += sums[side, i, last]
         scale = kind(1 / size if w.mean else 1)
         log_size = kind(np.log(size))
         for j in range(g_width):
-            v = points[m, j]
-            if k >= 0:
-                v += sums[side, k, j]
+            v = point[j]
+            if joins:
+                v += sums[side, i, j]
             s.a[i, j] = v * scale + w.size_u[j] * log_size + w.b_u[j]
-        for j in range(s.features.shape[1]):
-            s.features[i, j] = 0
-        if k >= 0 and w.codes > 0:
-            _pair_features(w, sums, side, k, points, m, rest, s.features, i)
+        if joins and w.codes > 0:
+            _cluster_features(w, sums, side, i, point, s.features, i)
     _hidden(s.a, s.b, n, w.g_w, w.g_b, w.g_slopes, w.g_residual)
     np.dot(s.a[:n], w.w_gc, s.join[:n])
-    np.dot(s.features[:n], w.w_pair, s.pair[:n])
+    if w.codes > 0 and n_clusters > 0:
+        _fold_point(w, point, rest, s.folded)
+        np.dot(s.features[:n_clusters], s.folded, s.pair[:n_clusters])
     for i in range(n):
-        k, m = s.cluster[i], s.point[i]
+        joins = i < n_clusters
+        seen = joins and w.codes > 0
         for j in range(width):
             s.join[i, j] += w.b_gc[j]
             s.change[i, j] = s.join[i, j]
-            if k >= 0:
-                s.change[i, j] -= g_hat[side, k, j]
-            s.extra[i, j] = s.join[i, width + j] + w.b_gc[width + j] + s.pair[i, j] + base[m, j]
+            s.extra[i, j] = s.join[i, width + j] + w.b_gc[width + j] + base[j]
+            if joins:
+                s.change[i, j] -= g_hat[side, i, j]
+            if seen:
+                s.extra[i, j] += s.pair[i, j]
 
 
 @fast_inline
@@ -576,9 +593,7 @@ def run_sequence(  # type: ignore[no-untyped-def]
     """
     n_points, side, n_rows, n_live = len(points), np.int64(0), np.int64(1), np.int64(1)
     most_slots, most_clusters = s.refs.shape[2], s.sums.shape[1]
-    s.cluster[0] = -1
-    s.point[0] = 0
-    join_pairs(w, s.sums, side, s.g_hat, points[:1], base[:1], rest[0], n_rows, s)
+    join_point(w, s.sums, side, s.g_hat, points[0], base[0], rest[0], np.int64(0), s)
     _start(s, points, count)
     if rules is not None:
         _place_first(s, rules.group[0])
@@ -588,12 +603,7 @@ def run_sequence(  # type: ignore[no-untyped-def]
             return STOPPED, 0, 0
         if n_live == most_clusters:
             return MORE_CLUSTERS, 0, 0
-        for i in range(n_live + 1):
-            s.cluster[i] = i
-            s.point[i] = 0
-        s.cluster[n_live] = -1
-        point, its = points[n : n + 1], base[n : n + 1]
-        join_pairs(w, s.sums, side, s.g_hat, point, its, rest[n], n_live + 1, s)
+        join_point(w, s.sums, side, s.g_hat, points[n], base[n], rest[n], n_live, s)
         if not _score_rows(w, s, side, n_rows, n_live):
             return OVERFLOW, 0, 0
         step = _child_key(key, np.uint64(n - 1))
@@ -649,7 +659,7 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
 
     Args:
         w: the network's `Weights`.
-        s: a `Workspace` of K clusters and at least as many pairs as one point has candidates.
+        s: a `Workspace` of K clusters.
         points, static: the tables of `Points` of M new points.
         sums: of the K clusters, `(1, K, n_sums)`.
         out: `(M, K + 1)`; the last column is "a new cluster".
@@ -662,36 +672,23 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
     kind, zero = s.y.dtype.type, np.int64(0)
     rest = np.zeros(max(w.codes, 1), points.dtype)
     # g-hat of the clusters themselves: each as if it were a point, joining nothing
-    for i in range(n_clusters):
-        s.cluster[i] = -1
-        s.point[i] = i
-    none = np.zeros((n_clusters, len(w.k_f)), points.dtype)
-    join_pairs(w, sums, zero, s.g_hat, sums[0], none, rest, n_clusters, s)
+    none = np.zeros(len(w.k_f), points.dtype)
     for j in range(s.total.shape[2]):
         s.total[0, 0, j] = 0
-        for i in range(n_clusters):
-            s.g_hat[0, i, j] = s.join[i, j]
-            s.total[0, 0, j] += s.join[i, j]
-    # BLAS rounds a row by its place among twelve, so each point begins with such a place, and there
-    # are always as many rows: a point's numbers do not depend on the others.
-    stride = -(-slots // 12) * 12
-    at_once = max(1, BLOCK // stride)
-    n_rows = max(stride, BLOCK)
-    for first in range(0, len(points), at_once):
-        m = min(at_once, len(points) - first)
-        for i in range(n_rows):
-            real = i < m * stride
-            s.cluster[i] = i % stride if real and i % stride < n_clusters else -1
-            s.point[i] = i // stride if real else 0
-        join_pairs(w, sums, zero, s.g_hat, points[first:], static[first:], rest, n_rows, s)
-        for i in range(n_rows):
-            n_after = n_clusters if i % stride < n_clusters else n_clusters + 1
+    for i in range(n_clusters):
+        join_point(w, sums, zero, s.g_hat, sums[0, i], none, rest, zero, s)
+        for j in range(s.total.shape[2]):
+            s.g_hat[0, i, j] = s.join[0, j]
+            s.total[0, 0, j] += s.join[0, j]
+    for m in range(len(points)):  # each by itself: its numbers do not depend on the others
+        join_point(w, sums, zero, s.g_hat, points[m], static[m], rest, n_clusters, s)
+        for i in range(slots):
+            n_after = max(n_clusters, i + 1)
             scale, log_k = kind(1 / n_after if w.mean else 1), kind(np.log(n_after))
             _first_layer(w.k_f, scale, log_k, s.total, zero, zero, s.change, s.extra, i, s.y, i)
-        score_candidates(w, s.y, s.y2, n_rows, s.scores, zero)
-        for i in range(m):
-            if not _log_softmax(s.scores, i * stride, slots):
-                return False
-            for j in range(slots):
-                out[first + i, j] = s.scores[i * stride + j]
+        score_candidates(w, s.y, s.y2, slots, s.scores, zero)
+        if not _log_softmax(s.scores, zero, slots):
+            return False
+        for j in range(slots):
+            out[m, j] = s.scores[j]
     return True
