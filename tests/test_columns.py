@@ -1,5 +1,6 @@
 """What the columns of a table are: numbers, categories, dates, names of rows."""
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +173,32 @@ def test_an_irrelevant_category_changes_nothing(irrelevant: list[Any]) -> None:
     frame = pd.DataFrame(x, columns=["a", "b"])
     for table in (frame, frame.assign(odd=rng.permutation(irrelevant))):
         assert adjusted_rand_score(y, cluster(table, seed=0).labels) >= 0.95
+
+
+# -- cells of odd types ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        cycle([1], [2]),
+        cycle({"a": 1}, {"a": 2}, None),
+        cycle("x", float("inf"), "y"),
+        cycle(np.arange(2), np.arange(3)),
+    ],
+    ids=["lists", "dicts", "infinity among words", "arrays"],
+)
+def test_cells_of_any_type_are_text(cells: list[Any]) -> None:
+    assert set(kinds(columns_of(frame_of(odd=cells)))) == {"size", "odd"}
+
+
+def test_decimals_are_numbers_whatever_is_missing() -> None:
+    found = columns_of(frame_of(odd=cycle(Decimal("1.5"), Decimal("sNaN"), Decimal("NaN"))))
+    assert found.values[0, 1] == 1.5
+    assert np.isnan(found.values[1:3, 1]).all()
+
+
+def test_complex_numbers_are_not_numbers_with_a_unit() -> None:
+    found = columns_of(frame_of(odd=np.arange(N) * 1j))
+    assert found.names == ("size",)
+    assert "odd" in found.notes[0]

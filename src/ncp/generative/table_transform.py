@@ -265,13 +265,16 @@ class FittedTransform:
         said = []
         n_dropped = int((~self.rows).sum())
         if n_dropped:
-            said.append(f"{n_dropped} of {self.rows.size} rows with missing values were left out")
+            were = "was" if n_dropped == 1 else "were"
+            said.append(f"{n_dropped} of {self.rows.size} rows {were} left out for missing values")
         elif self.n_missing:
-            said.append(f"{self.n_missing} missing values were taken from similar rows")
+            values = "value was" if self.n_missing == 1 else "values were"
+            said.append(f"{self.n_missing} missing {values} taken from similar rows")
         n_columns = self.table.shape[1]
         constant = n_columns - self.encoding.n_used - len(self.encoding.alone)
         if constant:
-            said.append(f"{constant} of {n_columns} columns do not vary and were left out")
+            do = "does not vary and was" if constant == 1 else "do not vary and were"
+            said.append(f"{constant} of {n_columns} columns {do} left out")
         if self.encoding.alone:
             columns = "category goes" if len(self.encoding.alone) == 1 else "categories go"
             said.append(f"{len(self.encoding.alone)} {columns} with no other column: no weight")
