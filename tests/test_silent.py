@@ -181,3 +181,17 @@ def test_gaps_of_pandas_in_an_array_are_gaps() -> None:
     x[3, 0] = pandas.NA
     found = cluster(x, tabular(), **HOW)
     assert np.isnan(found.data.values[3, 0])
+
+
+# -- new rows --------------------------------------------------------------------------------------
+
+
+def test_new_rows_far_from_all_others_fit_no_cluster() -> None:
+    x = np.concatenate([X, X + 8.0])
+    found = cluster(x, tabular(), **HOW)
+    far = np.array([[30.0, -30.0], [1e9, 0.0], [-1e4, 1e4]])
+    assert found.predict(far).tolist() == [-1, -1, -1]
+    assert (found.predict_proba(far)[:, -1] == 1.0).all()
+    assert (found.predict_proba(x)[:, -1] < 1.0).all()
+    alike = cluster(np.ones((12, 2)), tabular(), **HOW)
+    assert (alike.predict_proba(np.ones((2, 2)))[:, -1] < 1.0).all()

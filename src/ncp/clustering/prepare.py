@@ -38,6 +38,7 @@ from ncp.output.words import (
 )
 
 __all__ = [
+    "Bounded",
     "Preparation",
     "Prepared",
     "Range",
@@ -198,6 +199,13 @@ class Preparation(Protocol):
     """Brings further rows to where the fitted rows are."""
 
     def apply(self, x: Any, /) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """Tells rows that lie far beyond all fitted ones."""
+
+    def beyond(self, x: Any, /) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)

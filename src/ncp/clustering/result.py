@@ -201,6 +201,9 @@ class Clustering:
     def predict_proba(self, x: Any) -> Float64[np.ndarray, "M K1"]:
         """Probabilities of new rows joining each cluster; the last column is "a new cluster".
 
+        Rows of a table that lie far beyond all others (twice as far from their neighbours as any
+        row that was clustered) are a new cluster for certain.
+
         The columns of a data frame are found by their names, if those of the table have any.
         """
         if self.model is None or self.scorer is None:
@@ -454,7 +457,7 @@ class Clustering:
         return judge(self.posterior, estimate, self.warnings, self.stability, self.shortfall)
 
     def __repr__(self) -> str:
-        partial = f", {len(self.index)} of them at once" if self.is_partial else ""
+        partial = f", {len(self.index):,} rows at once" if self.is_partial else ""
         head = (
             f"Clustering of {words.count(self.n_points, 'row')} by {self.model_name}: "
             f"{words.count(self.posterior.n_samples, 'sample')}{partial}, {self.seconds:.1f} s"
