@@ -1,5 +1,6 @@
 """What the columns of a table are: numbers, categories, dates, names of rows."""
 
+import io
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ncp.clustering.prepare import Settings, as_columns
 from ncp.clustering.result import Clustering
 from ncp.output.columns import Columns, columns_of, encode
 from ncp.output.readers import read_table
+from ncp.output.results import labels_file, labels_table
 
 N = 60
 
@@ -202,3 +204,31 @@ def test_complex_numbers_are_not_numbers_with_a_unit() -> None:
     found = columns_of(frame_of(odd=np.arange(N) * 1j))
     assert found.names == ("size",)
     assert "odd" in found.notes[0]
+
+
+# -- what goes along with the labels ---------------------------------------------------------------
+
+
+def test_columns_that_go_along_keep_their_digits_in_json() -> None:
+    table = labels_table(np.zeros(2, int), np.ones(2), pd.DataFrame({"a": [1 / 3, 1e-12]}))
+    for format in ("json", "jsonl"):
+        text = labels_file(table, format).decode()
+        back = pd.read_json(io.StringIO(text), lines=format == "jsonl")
+        np.testing.assert_allclose(back["a"], table["a"], rtol=1e-14)
+
+
+def test_columns_of_any_type_go_along_to_excel() -> None:
+    pytest.importorskip("openpyxl")
+    others = pd.DataFrame(
+        {
+            "zone": pd.to_datetime(["2024-01-01", None], utc=True),
+            "whole": pd.array([1, None], dtype="Int64"),
+            "list": [[1], [2]],
+            "number": [0.5, np.nan],
+        }
+    )
+    content = labels_file(labels_table(np.zeros(2, int), np.ones(2), others), "xlsx")
+    back = pd.read_excel(io.BytesIO(content))
+    assert back["zone"].tolist()[0].startswith("2024-01-01")
+    assert back["list"].tolist() == ["[1]", "[2]"]
+    assert back[["zone", "whole", "number"]].isna().sum().tolist() == [1, 1, 1]

@@ -624,3 +624,11 @@ def test_excel_with_numbers_for_names(tmp_path: Path) -> None:
     pd.DataFrame(x).to_excel(tmp_path / "x.xlsx")
     table = read_table(str(tmp_path / "x.xlsx"))
     assert (table.columns, len(table.values)) == (("0", "1", "2"), 20)
+
+
+def test_very_long_lines() -> None:
+    """Cut by another delimiter than its own, such a line is one cell, too long for `csv`."""
+    x = np.random.default_rng(0).normal(size=(3, 2000))
+    text = "\n".join(",".join(f"{value:.70f}" for value in row) for row in x)
+    assert min(map(len, text.split("\n"))) > 2**17
+    np.testing.assert_allclose(read(text)[0], x)

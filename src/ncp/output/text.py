@@ -247,6 +247,8 @@ def _is_odd(character: str) -> bool:
 
 
 def _cut(line: str, delimiter: str) -> list[str]:
+    if delimiter not in line and '"' not in line:
+        return [line.strip(" ")]  # of ten thousand columns it would be too long for one cell
     try:
         return next(_rows([line], delimiter), [""])
     except csv.Error as error:
