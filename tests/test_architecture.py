@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "posterior model",
     "cli": "files generative inference summary network sampling training checks output "
     "posterior model clustering",
+    "__main__": "cli",
 }
 FILES = sorted(
     path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"

@@ -1,5 +1,7 @@
 """What the columns of a table are: numbers, categories, dates, names of rows."""
 
+import io
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from ncp.clustering.prepare import Settings, as_columns
 from ncp.clustering.result import Clustering
 from ncp.output.columns import Columns, columns_of, encode
 from ncp.output.readers import read_table
+from ncp.output.results import labels_file, labels_table
 
 N = 60
 
@@ -172,3 +175,60 @@ def test_an_irrelevant_category_changes_nothing(irrelevant: list[Any]) -> None:
     frame = pd.DataFrame(x, columns=["a", "b"])
     for table in (frame, frame.assign(odd=rng.permutation(irrelevant))):
         assert adjusted_rand_score(y, cluster(table, seed=0).labels) >= 0.95
+
+
+# -- cells of odd types ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        cycle([1], [2]),
+        cycle({"a": 1}, {"a": 2}, None),
+        cycle("x", float("inf"), "y"),
+        cycle(np.arange(2), np.arange(3)),
+    ],
+    ids=["lists", "dicts", "infinity among words", "arrays"],
+)
+def test_cells_of_any_type_are_text(cells: list[Any]) -> None:
+    assert set(kinds(columns_of(frame_of(odd=cells)))) == {"size", "odd"}
+
+
+def test_decimals_are_numbers_whatever_is_missing() -> None:
+    found = columns_of(frame_of(odd=cycle(Decimal("1.5"), Decimal("sNaN"), Decimal("NaN"))))
+    assert found.values[0, 1] == 1.5
+    assert np.isnan(found.values[1:3, 1]).all()
+
+
+def test_complex_numbers_are_not_numbers_with_a_unit() -> None:
+    found = columns_of(frame_of(odd=np.arange(N) * 1j))
+    assert found.names == ("size",)
+    assert "odd" in found.notes[0]
+
+
+# -- what goes along with the labels ---------------------------------------------------------------
+
+
+def test_columns_that_go_along_keep_their_digits_in_json() -> None:
+    table = labels_table(np.zeros(2, int), np.ones(2), pd.DataFrame({"a": [1 / 3, 1e-12]}))
+    for format in ("json", "jsonl"):
+        text = labels_file(table, format).decode()
+        back = pd.read_json(io.StringIO(text), lines=format == "jsonl")
+        np.testing.assert_allclose(back["a"], table["a"], rtol=1e-14)
+
+
+def test_columns_of_any_type_go_along_to_excel() -> None:
+    pytest.importorskip("openpyxl")
+    others = pd.DataFrame(
+        {
+            "zone": pd.to_datetime(["2024-01-01", None], utc=True),
+            "whole": pd.array([1, None], dtype="Int64"),
+            "list": [[1], [2]],
+            "number": [0.5, np.nan],
+        }
+    )
+    content = labels_file(labels_table(np.zeros(2, int), np.ones(2), others), "xlsx")
+    back = pd.read_excel(io.BytesIO(content))
+    assert back["zone"].tolist()[0].startswith("2024-01-01")
+    assert back["list"].tolist() == ["[1]", "[2]"]
+    assert back[["zone", "whole", "number"]].isna().sum().tolist() == [1, 1, 1]

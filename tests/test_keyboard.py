@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -352,3 +353,27 @@ def test_help_promises_nothing_that_is_not_measured(capsys: pytest.CaptureFixtur
 
 def test_batches_take_what_is_said() -> None:
     assert Batch("tabular", {}, said=Said(n_clusters=2)).said.n_clusters == 2
+
+
+@pytest.mark.parametrize("module", ["ncp", "ncp.cli"])
+def test_the_command_line_as_a_module(module: str) -> None:
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    command = [sys.executable, "-m", module]
+    run = subprocess.run(
+        [*command, "--version"], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert run.stdout.decode().strip() == f"ncp {ncp.__version__}"
+    run = subprocess.run(
+        [*command, "nonsense"], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert run.returncode == 2
+
+
+def test_explain_is_another_word_for_report() -> None:
+    assert cli.app(["explain", "nowhere/labels.csv"]) == cli.BAD_INPUT
+
+
+def test_one_number_is_said_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    one = pretrained.card(pretrained.names()[0])
+    cli._print_card(replace(one, event_shape=(1,)))
+    assert "1 number, as the network" in capsys.readouterr().out

@@ -253,7 +253,7 @@ def test_weights_that_fail_are_said_where_chains_do_not_obey() -> None:
     x = [*SIX, [31.0], [29.5], [28.8]]
     result = ncp.cluster(x, "gaussian-1d", seed=0, n_clusters=4)  # of probability 1e-5
     assert (result.samples.max(1) == 3).all()
-    assert "weights were not used; they are do not trust" in result.warnings[0]
+    assert "weights were not used; they are not to be trusted" in result.warnings[0]
     with pytest.raises(ValueError, match="Expected exact samples"):
         ncp.cluster(x, "gaussian-1d", seed=0, n_clusters=4, exact=True)
 
@@ -469,3 +469,17 @@ def test_given_conditions_where_enough_agree(model: NCP, monkeypatch: pytest.Mon
     many = result.given(n_clusters=30, at_any_price=True)
     assert draws == [1]
     assert many.n_clusters == 30
+
+
+def test_a_number_that_was_said_is_certain_in_words(model: NCP) -> None:
+    said = found(model, blobs(), n_clusters=2)
+    assert "with its probability: 2 (100%)" in str(said)
+    every = found(model, blobs(), known=["a"] * 20 + ["b"] * 20)
+    assert "with its probability: 2 (100%)" in str(every)
+
+
+def test_limits_that_were_said_before_stay_said(model: NCP) -> None:
+    before = found(model, blobs(), at_least=3)
+    after = before.given(at_most=4)
+    assert set((after.samples.max(1) + 1).tolist()) <= {3, 4}
+    assert (after.heard.knowledge.at_least, after.heard.knowledge.at_most) == (3, 4)  # type: ignore[union-attr]

@@ -167,7 +167,7 @@ def _npy(array: np.ndarray) -> bytes:
         (b"a,b\n", "header but no rows"),
         (bytes(range(256)) * 9, "binary file"),
         (b"\x01\x02\x03\x04" * 99, "binary file"),
-        (b"a,b\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
+        (b"a,b\n1,2\n3,4,5\n", "row 2 has 3 cells where the header has 2"),
         (b"name,city\nx,y\nz,w\n", "no numeric column"),
         (b"a,b\ncm,kg\nx,y\n", "e.g., 'cm'"),
         (b"a,b\n1," + b"2" * 200_000 + b"\n", "field larger than field limit"),
@@ -555,3 +555,80 @@ def test_whole_numbers_with_gaps_are_not_rounded(kind: str) -> None:
     frame, _ = load_arrow(buffer.getvalue(), Budget(2**30))
     assert str(frame["n"].dtype) == "Int64"  # not Python's numbers, of 36 bytes each
     assert frame["n"][10] == 2**60 + 10
+
+
+# -- columns without names -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("0,1\n0.5,1.5\n2.5,3.5\n", ("0", "1")),
+        ("2019;2020\n0,5;1,5\n2,5;3,5\n", ("2019", "2020")),
+        (",0,1\n0,0.5,1.5\n1,2.5,3.5\n", ("0", "1")),
+        (",\n0.5,1.5\n2.5,3.5\n", ("Unnamed: 0", "Unnamed: 1")),
+    ],
+)
+def test_numbers_of_columns_are_no_row(text: str, names: tuple[str, ...]) -> None:
+    values, columns = read(text)
+    assert values[-2:] == [[0.5, 1.5], [2.5, 3.5]][-len(values) :] or columns[0] == "Unnamed: 0"
+    assert (len(values), columns[-2:]) == (2, names)
+
+
+def test_a_frame_without_names_comes_back_from_its_file() -> None:
+    x = np.random.default_rng(0).integers(0, 9, (20, 3))
+    text = io.StringIO()
+    pd.DataFrame(x).to_csv(text)
+    values, columns = read(text.getvalue())
+    assert (values, columns) == (x.tolist(), ("0", "1", "2"))
+
+
+def test_a_first_line_without_names_is_said_to_be_a_row() -> None:
+    table = read_table("some.csv", b"1,2\n3,4\n")
+    assert table.values.tolist() == [[1, 2], [3, 4]]
+    assert "The first line has no names" in table.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a,b\n0,5,1,5\n2,5,3,5\n", "row 1 has 4 cells where the header has 2"),
+        ("My table\n\na,b\n1,2\n", "row 1 has 2 cells where the header has 1"),
+    ],
+)
+def test_rows_longer_than_the_header_are_said_with_their_length(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": [1, 3], "b": [2, 4]}',
+        '{"a": {"0": 1, "1": 3}, "b": {"0": 2, "1": 4}}',
+        '{\n  "a": [1, 3],\n  "b": [2, 4]\n}\n',
+    ],
+)
+def test_json_of_columns(text: str) -> None:
+    assert read(text) == ([[1, 2], [3, 4]], ("a", "b"))
+
+
+def test_json_columns_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="different lengths"):
+        read('{"a": [1, 3], "b": [2]}')
+
+
+def test_excel_with_numbers_for_names(tmp_path: Path) -> None:
+    pytest.importorskip("openpyxl")
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    pd.DataFrame(x).to_excel(tmp_path / "x.xlsx")
+    table = read_table(str(tmp_path / "x.xlsx"))
+    assert (table.columns, len(table.values)) == (("0", "1", "2"), 20)
+
+
+def test_very_long_lines() -> None:
+    """Cut by another delimiter than its own, such a line is one cell, too long for `csv`."""
+    x = np.random.default_rng(0).normal(size=(3, 2000))
+    text = "\n".join(",".join(f"{value:.70f}" for value in row) for row in x)
+    assert min(map(len, text.split("\n"))) > 2**17
+    np.testing.assert_allclose(read(text)[0], x)

@@ -117,7 +117,7 @@ def test_draws_of_a_mixture_are_within_its_reach() -> None:
 def test_samples_that_are_left_alone_have_a_verdict() -> None:
     """With reweight=False the samples are the network's own, but what they are worth is said."""
     bad = cluster(X * 5, gaussian(), reweight=False, **HOW)
-    assert any("weights were not used; they are do not trust" in one for one in bad.warnings)
+    assert any("weights were not used; they are not to be trusted" in one for one in bad.warnings)
     x = [[0.0, 0.0], [0.2, 0.1], [20.0, 20.0], [20.1, 20.3], [-0.2, 0.1]]
     good = cluster(x, "gaussian-2d", reweight=False, seed=0)
     assert good.posterior.log_weights is None
@@ -166,3 +166,32 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not() -> None:
 def test_knowledge_that_is_no_list_is_refused(said: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="Expected"):
         cluster(X, gaussian(), **HOW, **said)
+
+
+# -- cells of arrays -------------------------------------------------------------------------------
+
+
+def test_integers_without_end_are_not_rounded() -> None:
+    with pytest.raises(ValueError, match="2\\^53"):
+        cluster([[2**70 + i, i % 3] for i in range(10)], gaussian(), **HOW)
+
+
+def test_gaps_of_pandas_in_an_array_are_gaps() -> None:
+    x = X.astype(object)
+    x[3, 0] = pandas.NA
+    found = cluster(x, tabular(), **HOW)
+    assert np.isnan(found.data.values[3, 0])
+
+
+# -- new rows --------------------------------------------------------------------------------------
+
+
+def test_new_rows_far_from_all_others_fit_no_cluster() -> None:
+    x = np.concatenate([X, X + 8.0])
+    found = cluster(x, tabular(), **HOW)
+    far = np.array([[30.0, -30.0], [1e9, 0.0], [-1e4, 1e4]])
+    assert found.predict(far).tolist() == [-1, -1, -1]
+    assert (found.predict_proba(far)[:, -1] == 1.0).all()
+    assert (found.predict_proba(x)[:, -1] < 1.0).all()
+    alike = cluster(np.ones((12, 2)), tabular(), **HOW)
+    assert (alike.predict_proba(np.ones((2, 2)))[:, -1] < 1.0).all()

@@ -68,6 +68,13 @@ class TestTransform:
         np.testing.assert_allclose(fitted.features, TabularTransform()(x), atol=1e-6)
         assert "2 of 5 columns do not vary" in fitted.words
 
+    def test_one_of_something_is_said_in_the_singular(self, rng: np.random.Generator) -> None:
+        x = np.column_stack((rng.normal(size=(40, 2)), np.zeros(40)))
+        x[3, 0] = np.nan
+        words = TabularTransform().fit(x).words
+        assert "1 missing value was taken" in words
+        assert "1 of 3 columns does not vary and was left out" in words
+
     @pytest.mark.parametrize(
         ("varying", "said"),
         [(0, "no principal axis is left."), (1, "1 principal axis holds 100%"), (2, "axes hold")],

@@ -507,6 +507,7 @@ def _print_table(jobs: list[Job], seconds: float) -> None:
     print_line(f"Written to {what} in {seconds:.1f} s")
 
 
+@commands.command("explain", hidden=True)  # of the labels, as people say it
 @commands.command("report")
 def report_command(
     saved: Annotated[
@@ -606,7 +607,7 @@ def _print_card(card: Card) -> None:
     for heading, text in (
         ("trained on", card.trained_on),
         ("rows", f"{_rows(card)} in training"),
-        ("one row", f"{shape} numbers, as the network sees it"),
+        ("one row", f"{shape} number{'' if shape == '1' else 's'}, as the network sees it"),
         ("training", f"{card.steps:,} steps, {_trained_in(card)} of one core"),
         ("file", f"{card.megabytes:.1f} MB"),
         ("how good", card.quality),
@@ -856,3 +857,7 @@ def mnist_command(
 def _list(text: str) -> list[str] | None:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     return parts or None
+
+
+if __name__ == "__main__":
+    sys.exit(app())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from ncp.clustering.prepare import Preparation
+from ncp.clustering.prepare import Bounded, Preparation
 from ncp.inference.importance import resample_counts
 from ncp.model import NCP
 from ncp.posterior import Partitions
@@ -77,8 +77,11 @@ class Scorer:
 
     def joint(self, model: NCP, rows: np.ndarray) -> Float64[np.ndarray, "M K1"]:
         """P(i joins k), in blocks of rows `(M, P)`."""
-        parts = [
-            self.carry_over(self.each(model, rows[i : i + ASSIGN_ROWS]))
-            for i in range(0, len(rows), ASSIGN_ROWS)
-        ]
-        return np.concatenate(parts)
+        blocks = [rows[i : i + ASSIGN_ROWS] for i in range(0, len(rows), ASSIGN_ROWS)]
+        return np.concatenate([self._joint(model, block) for block in blocks])
+
+    def _joint(self, model: NCP, rows: np.ndarray) -> Float64[np.ndarray, "M K1"]:
+        found = self.carry_over(self.each(model, rows))
+        if isinstance(self.preparation, Bounded):  # a network was hardly ever shown such rows
+            found[self.preparation.beyond(rows)] = np.eye(found.shape[1])[-1]
+        return found

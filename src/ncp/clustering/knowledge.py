@@ -102,6 +102,9 @@ class Knowledge:
         number = (self.n_clusters, self.at_least, self.at_most)
         if all(n is None for n in number):
             number = (before.n_clusters, before.at_least, before.at_most)
+        elif self.n_clusters is None:  # one limit does not lift the other
+            least = before.at_least if self.at_least is None else self.at_least
+            number = (None, least, before.at_most if self.at_most is None else self.at_most)
         return Knowledge(
             known,
             (*before.together, *self.together),
@@ -148,6 +151,13 @@ class Translated:
         """All rows that a link names."""
         links = (*self.together, *self.apart)
         return np.unique(np.array([row for link in links for row in link], np.int64))
+
+    @property
+    def says_number(self) -> bool:
+        """Whether nothing is left open about the number of clusters."""
+        exactly, least, most = self.number
+        between = least is not None and least == most
+        return exactly is not None or between or bool((self.labels >= 0).all())
 
     @property
     def rows(self) -> Int64[np.ndarray, " n"]:

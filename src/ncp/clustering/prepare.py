@@ -38,6 +38,7 @@ from ncp.output.words import (
 )
 
 __all__ = [
+    "Bounded",
     "Preparation",
     "Prepared",
     "Range",
@@ -200,6 +201,13 @@ class Preparation(Protocol):
     def apply(self, x: Any, /) -> np.ndarray: ...
 
 
+@runtime_checkable
+class Bounded(Protocol):
+    """Tells rows that lie far beyond all fitted ones."""
+
+    def beyond(self, x: Any, /) -> np.ndarray: ...
+
+
 @dataclass(frozen=True)
 class Units:
     """x' = location + factor (x - centre), in the shape the model takes."""
@@ -261,12 +269,13 @@ def as_rows(x: Any) -> np.ndarray:
         x = x.detach().cpu()
     x = unmasked(x)
     try:
-        if np.asarray(x).dtype.kind in "cmM":
-            raise ValueError(f"dtype {np.asarray(x).dtype}")
-        rows = np.asarray(x, dtype=np.float64)
+        cells = _without_na(np.asarray(x))
+        if cells.dtype.kind in "cmM":
+            raise ValueError(f"dtype {cells.dtype}")
+        rows = np.asarray(cells, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"Expected a table of numbers but got {error}") from None
-    check_whole(np.asarray(x))
+    check_whole(cells)
     rows = rows[:, None] if rows.ndim == 1 else rows
     if rows.ndim < 2 or 0 in rows.shape:
         raise ValueError(f"Expected a table with rows and columns but got shape {rows.shape}")
@@ -275,6 +284,14 @@ def as_rows(x: Any) -> np.ndarray:
         shown = "infinity" if np.isinf(largest) else f"{largest:.3g}; use a larger unit"
         raise ValueError(f"Expected finite or missing values below {LARGEST_VALUE} but got {shown}")
     return rows
+
+
+def _without_na(cells: np.ndarray) -> np.ndarray:
+    """With NaN for pandas' NA, which arrays of frames with gaps in whole numbers have."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or cells.dtype.kind != "O":
+        return cells
+    return np.asarray(np.where(pandas.isna(cells), np.nan, cells))
 
 
 def unmasked(x: Any) -> Any:

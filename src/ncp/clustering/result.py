@@ -164,6 +164,12 @@ class Clustering:
         return min(ess, self.heard.n_draws)  # the network's, which nothing else replaced
 
     @property
+    def _draws_of_k(self) -> float:
+        """The same for the number of clusters, which is certain if it was said."""
+        said = self.heard is not None and self.heard.rows.says_number
+        return float("inf") if said else self.n_draws
+
+    @property
     def cluster_names(self) -> tuple[str, ...]:
         """What the clusters are called: by known labels and "new 1", ..., or else by numbers."""
         if self.heard is None or not self._has_names:
@@ -194,6 +200,9 @@ class Clustering:
 
     def predict_proba(self, x: Any) -> Float64[np.ndarray, "M K1"]:
         """Probabilities of new rows joining each cluster; the last column is "a new cluster".
+
+        Rows of a table that lie far beyond all others (twice as far from their neighbours as any
+        row that was clustered) are a new cluster for certain.
 
         The columns of a data frame are found by their names, if those of the table have any.
         """
@@ -416,7 +425,7 @@ class Clustering:
     def words(self) -> list[str]:
         """What was found, sentence by sentence."""
         sure = self.confidence[self.labels >= 0]
-        found = words.in_words(self.summary.n_clusters, self.sizes, sure, self.n_draws, "row")
+        found = words.in_words(self.summary.n_clusters, self.sizes, sure, self._draws_of_k, "row")
         return found if self.heard is None else [*found, self._heard_words(self.heard)]
 
     def _heard_words(self, heard: Heard) -> str:
@@ -448,7 +457,7 @@ class Clustering:
         return judge(self.posterior, estimate, self.warnings, self.stability, self.shortfall)
 
     def __repr__(self) -> str:
-        partial = f", {len(self.index)} of them at once" if self.is_partial else ""
+        partial = f", {len(self.index):,} rows at once" if self.is_partial else ""
         head = (
             f"Clustering of {words.count(self.n_points, 'row')} by {self.model_name}: "
             f"{words.count(self.posterior.n_samples, 'sample')}{partial}, {self.seconds:.1f} s"
@@ -637,7 +646,7 @@ class Clustering:
             shown=shown,
             similarity=self._similarity(shown),
             k=self.summary.n_clusters,
-            n_draws=self.n_draws,
+            n_draws=self._draws_of_k,
             cards=self._cards(found),
             best=self._best_by_k(),
             sentences=tuple(self.words()),

@@ -53,6 +53,7 @@ Mask = NDArray[np.bool_]
 N_CONTEXT = 4  # numbers said about the whole table
 N_DENSITY = 2  # numbers said about the loneliness of a row
 N_INDICATORS = 2  # share of categories, share of missing values
+BEYOND = 2.0  # times the loneliest row's distance to its neighbours: a row that fits no cluster
 CAP = 3.0  # of asinh: ten times the value from which tails are bent
 MOST_LEVELS = 40  # of a category that have an axis of their own
 MOST_COMPARED = 1000  # rows that are compared with each other for the weight of a category
@@ -226,6 +227,22 @@ class FittedTransform:
         A missing value is that of the fitted row which is nearest in the others; a level that
         was not fitted is the average of all levels.
         """
+        return self._assemble(*self._place(x))
+
+    def beyond(self, x: Any) -> Mask:
+        """Which further rows (M, P) lie far from all fitted ones: `BEYOND` times any of these.
+
+        Tails are bent and capped, so that the network cannot tell how far such rows are.
+        """
+        _, distance, _ = self._place(x)
+        if distance.shape[1] == 0:
+            return np.zeros(len(distance), dtype=bool)
+        near = _ranks(len(self.coordinates))[0] - 1
+        widest = self.neighbours[1][:, near].max() + 0.05
+        return np.asarray(distance[:, near] > BEYOND * widest)
+
+    def _place(self, x: Any) -> tuple[Array, Array, Array]:
+        """Coordinates of further rows, distances to fitted ones, and shares of missing values."""
         x = np.asarray(x)
         x = _as_table(x.reshape(len(x), -1) if x.ndim > 2 else x)
         if x.shape[1] != self.table.shape[1]:
@@ -235,7 +252,7 @@ class FittedTransform:
             x = _Donors(self.table, self.is_category).lend(x)
         y = (self.encoding(x) - self.offset) @ self.axes
         distance = _neighbours(y, self.coordinates, _ranks(len(self.coordinates))[1])[1]
-        return self._assemble(y, distance, self._share(missing))
+        return y, distance, self._share(missing)
 
     def _share(self, missing: Mask) -> Array:
         """Of the values of rows that are missing, columns of nothing left out."""
@@ -265,13 +282,16 @@ class FittedTransform:
         said = []
         n_dropped = int((~self.rows).sum())
         if n_dropped:
-            said.append(f"{n_dropped} of {self.rows.size} rows with missing values were left out")
+            were = "was" if n_dropped == 1 else "were"
+            said.append(f"{n_dropped} of {self.rows.size} rows {were} left out for missing values")
         elif self.n_missing:
-            said.append(f"{self.n_missing} missing values were taken from similar rows")
+            values = "value was" if self.n_missing == 1 else "values were"
+            said.append(f"{self.n_missing} missing {values} taken from similar rows")
         n_columns = self.table.shape[1]
         constant = n_columns - self.encoding.n_used - len(self.encoding.alone)
         if constant:
-            said.append(f"{constant} of {n_columns} columns do not vary and were left out")
+            do = "does not vary and was" if constant == 1 else "do not vary and were"
+            said.append(f"{constant} of {n_columns} columns {do} left out")
         if self.encoding.alone:
             columns = "category goes" if len(self.encoding.alone) == 1 else "categories go"
             said.append(f"{len(self.encoding.alone)} {columns} with no other column: no weight")

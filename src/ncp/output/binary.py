@@ -12,12 +12,13 @@ import gzip
 import io
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ncp.files import Archive, Refused, read_array, read_header, read_some, refusing
+from ncp.output.text import counts_columns
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -236,11 +237,14 @@ def load_excel(content: bytes, archive: Archive, budget: Budget) -> DataFrame:
         budget.check(COPIES * 8 * len(rows) * width)
         rows = [(*row, *([None] * width))[:width] for row in rows]
         names = [f"column {i + 1}" for i in range(width)]
-        if not any(isinstance(cell, str) for cell in rows[0]):
+        shown = [["" if cell is None else str(cell) for cell in row] for row in rows[:50]]
+        if not any(isinstance(cell, str) for cell in rows[0]) and not counts_columns(shown):
             return DataFrame(rows, columns=names, dtype=object)
         if len(rows) == 1:
             raise Refused("has a header but no rows")
-        names = [str(own or name) for own, name in zip(rows[0], names, strict=True)]
+        names = [
+            f"Unnamed: {i}" if own in (None, "") else str(own) for i, own in enumerate(rows[0])
+        ]
         return DataFrame(rows[1:], columns=names, dtype=object)
 
 
@@ -256,7 +260,7 @@ def _width(row: Sequence[Any]) -> int:
 
 
 def load_json(content: bytes, budget: Budget) -> DataFrame:
-    """A JSON object for each row: one a line, or in a list."""
+    """A JSON object for each row, one a line or in a list; or one object of columns."""
     import json
 
     from pandas import DataFrame
@@ -267,13 +271,37 @@ def load_json(content: bytes, budget: Budget) -> DataFrame:
         if text.lstrip()[:1] == "[":
             rows = json.loads(text)
         else:
-            rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+            rows = _objects(text)
+        if len(rows) == 1 and isinstance(rows[0], dict):
+            rows = _transposed(rows[0])
         if not rows or not all(isinstance(row, dict) for row in rows):
             raise Refused("is not a JSON table (expected an object for each row)")
         names = dict.fromkeys(name for row in rows for name in row)
         budget.check(COPIES * 8 * len(rows) * len(names))
         flat = {name: [_plain(row.get(name)) for row in rows] for name in names}
         return DataFrame(flat, dtype=object)
+
+
+def _objects(text: str) -> list[Any]:
+    """The only object of a text, on however many lines, or those of its lines."""
+    import json
+
+    with suppress(ValueError):
+        return [json.loads(text)]
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _transposed(table: dict[str, Any]) -> list[Any]:
+    """The rows of an object of columns: lists, or objects from row to cell, as pandas writes."""
+    columns = list(table.values())
+    if columns and all(isinstance(column, list) for column in columns):
+        if len({len(column) for column in columns}) > 1:
+            raise Refused("is not a JSON table (its columns have different lengths)")
+        return [dict(zip(table, row, strict=True)) for row in zip(*columns, strict=True)]
+    if columns and all(isinstance(column, dict) for column in columns):
+        rows = dict.fromkeys(row for column in columns for row in column)
+        return [{name: column.get(row) for name, column in table.items()} for row in rows]
+    return [table]
 
 
 def _plain(value: Any) -> Any:

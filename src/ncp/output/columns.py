@@ -12,9 +12,11 @@ distinct.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -135,13 +137,18 @@ def find_column(column: str, names: Sequence[str]) -> int:
 
 def check_whole(values: np.ndarray, where: str = "one") -> None:
     """Refuse whole numbers that floats would round: they are names, not measurements."""
-    if values.dtype.kind in "iu" and values.size:
+    if values.dtype.kind == "O":  # Python's integers have no end
+        whole = [v for v in values.flat if isinstance(v, int)]
+        largest = max((abs(v) for v in whole), default=0)
+    elif values.dtype.kind in "iu" and values.size:
         largest = max(abs(int(values.min())), abs(int(values.max())))
-        if largest > LARGEST_WHOLE:
-            raise ValueError(
-                f"Expected whole numbers up to 2^53, beyond which they are rounded, but {where} is "
-                f"{largest}; leave out what names the rows, or give measurements as floats"
-            )
+    else:
+        return
+    if largest > LARGEST_WHOLE:
+        raise ValueError(
+            f"Expected whole numbers up to 2^53, beyond which they are rounded, but {where} is "
+            f"{largest}; leave out what names the rows, or give measurements as floats"
+        )
 
 
 def columns_of(
@@ -167,7 +174,7 @@ def columns_of(
         known: The column with known labels, which is not clustered by.
         marks: Of numbers with a unit; None to tell them from each column.
     """
-    names = _names(frame, header)
+    frame, names = _with_plain_cells(frame), _names(frame, header)
     said = {find_column(name, names): "number" for name in numeric}
     said |= {find_column(name, names): "category" for name in categorical}
     chosen = None if columns is None else [find_column(column, names) for column in columns]
@@ -206,7 +213,7 @@ def encode(frame: DataFrame, names: Sequence[str], levels: Sequence[tuple[str, .
 
     A level that was not there before is -1.
     """
-    found = _names(frame, True)
+    frame, found = _with_plain_cells(frame), _names(frame, True)
     if missing := [name for name in names if found.count(name) != 1]:
         differ = [name for name in found if name not in names]
         raise ValueError(
@@ -223,6 +230,35 @@ def encode(frame: DataFrame, names: Sequence[str], levels: Sequence[tuple[str, .
         else:
             values[:, j] = _usable(_judge(j, name, series, False, False, "number")).numbers
     return values
+
+
+def _with_plain_cells(frame: DataFrame) -> DataFrame:
+    """With text for cells that cannot be compared: lists, sets, objects of other libraries."""
+    odd = {
+        i: [_plain(cell) for cell in frame.iloc[:, i].array]
+        for i in range(frame.shape[1])
+        if frame.dtypes.iloc[i] == np.dtype(object)
+        and any(_plain(cell) is not cell for cell in frame.iloc[:, i].array)
+    }
+    if not odd:
+        return frame
+    from pandas import DataFrame, Series
+
+    columns = [
+        Series(odd[i], index=frame.index, dtype=object) if i in odd else frame.iloc[:, i]
+        for i in range(frame.shape[1])
+    ]
+    return DataFrame(dict(enumerate(columns))).set_axis(frame.columns, axis=1)
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, Decimal):  # one that signals cannot even be asked whether it is missing
+        return math.nan if cell.is_nan() else cell
+    try:
+        hash(cell)
+    except TypeError:
+        return str(cell)
+    return cell
 
 
 def _names(frame: DataFrame, header: bool) -> list[str]:
@@ -267,7 +303,7 @@ def _nothing(columns: list[_Column], names: Sequence[str]) -> str:
     example = next(c.bad[0] for c in columns if c.bad)
     return (
         f"has no numeric column and no categories (found {', '.join(names[:6])}; not a number is, "
-        f"e.g., {example!r}); check the delimiter and the lines above the numbers"
+        f"e.g., {example[:40]!r}); check the delimiter and the lines above the numbers"
     )
 
 
@@ -285,6 +321,8 @@ def _judge(
 ) -> _Column:
     """What a column holds; `said` is "number" or "category" if the caller knows."""
     column = _Column(position, name, "number", *_parse(series))
+    if series.dtype.kind == "c":  # whose i would pass for a unit
+        return replace(column, kind="text")
     if said == "category":
         return _category(column, series, None)
     if said == "number":
@@ -349,7 +387,7 @@ def _text(value: Any) -> str | None:
     """A cell as text, the same for a number whether it is written 3 or 3.0; None if missing."""
     if value is None or value != value or str(value).strip().lower() in MISSING:
         return None
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value).strip()
 

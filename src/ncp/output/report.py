@@ -106,7 +106,8 @@ class ReportData:
         similarity: Probability that two of the drawn rows share a cluster, `(n, n)`.
         k: Numbers of clusters, ascending, and their probabilities.
         best: The best partition with K clusters, `(N,)`, for each K with enough samples.
-        n_draws: How many independent draws the samples are worth.
+        n_draws: How many independent draws the number of clusters is told from; infinite if it
+            was said beforehand.
         cards: Each cluster in a few words.
         sentences: What was found.
         trust: How far to trust it.
@@ -396,6 +397,8 @@ def _k_section(c: ReportData) -> str:
 
 
 def _with_error(c: ReportData) -> str:
+    if np.isinf(c.n_draws):
+        return ", which was said beforehand"
     return f", with its standard error for {c.n_draws:,.0f} draws"
 
 

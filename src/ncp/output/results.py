@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,8 @@ __all__ = ["FORMATS", "labels_file", "labels_table", "samples_file", "summary_fi
 FORMATS = {"csv": "", "json": "", "jsonl": "", "parquet": "pyarrow", "feather": "pyarrow",
            "xlsx": "openpyxl"}  # fmt: skip  # and what they need
 OURS = {"cluster", "confidence", "name"}
+JSON: dict[str, Any] = {"double_precision": 15, "date_format": "iso"}  # pandas rounds to 10 digits
+EXCEL = (str, int, float, date, time, timedelta, Decimal, type(None))  # what a cell can hold
 
 
 def labels_table(
@@ -61,9 +65,9 @@ def labels_file(frame: DataFrame, format: str) -> bytes:
     if format == "csv":
         return frame.to_csv(index=False).encode()
     if format == "json":
-        return (str(frame.to_json(orient="records")) + "\n").encode()
+        return (str(frame.to_json(orient="records", **JSON)) + "\n").encode()
     if format == "jsonl":
-        return str(frame.to_json(orient="records", lines=True)).encode()
+        return str(frame.to_json(orient="records", lines=True, **JSON)).encode()
     try:
         return _excel(frame) if format == "xlsx" else _arrow(frame, format)
     except ImportError:
@@ -96,8 +100,13 @@ def _excel(frame: DataFrame) -> bytes:
     sheet = book.create_sheet("labels")
 
     def cell(value: Any) -> Any:
+        missing = type(value).__name__ in ("NAType", "NaTType")
+        if missing or (isinstance(value, float) and value != value):
+            return None
+        if not isinstance(value, EXCEL) or getattr(value, "tzinfo", None) is not None:
+            value = str(value)  # lists, and times of a zone, have no place in a sheet
         if not isinstance(value, str):
-            return None if value != value else value
+            return value
         made = WriteOnlyCell(sheet, ILLEGAL_CHARACTERS_RE.sub("", value))
         made.data_type = "s"
         return made

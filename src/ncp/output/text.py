@@ -27,6 +27,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ncp.files import Refused
@@ -132,13 +133,15 @@ def load_text(content: bytes, marks: Marks) -> tuple[DataFrame, bool, list[str]]
         lines = [line or '""' for line in lines] if full > 0.5 * len(lines) else lines
     header = _has_header(cut)
     text = "\n".join(line for line in lines if line.strip())
+    told = [] if header else ["The first line has no names, so it was taken as a row."]
     frame = _frame(text, delimiter, header)
     if len(frame) == 0:
         raise Refused("has a header but no rows")
     commas = ('"' if delimiter == "," else ",") in text
     if not marks.said and not commas and not re.search(rf"\d\.\d{{3}}\.\d{{3}}|[{MONEY}]", text):
-        return frame, header, []  # no cell has a comma, or two points, or is money
-    return _with_plain_numbers(frame, header, marks)
+        return frame, header, told  # no cell has a comma, or two points, or is money
+    frame, notes = _with_plain_numbers(frame, marks)
+    return frame, header, [*notes, *told]
 
 
 def _lines(text: str) -> list[str]:
@@ -173,16 +176,25 @@ def _frame(text: str, delimiter: str, header: bool) -> DataFrame:
                 skipinitialspace=True,
             )
     except (pandas.errors.ParserError, pandas.errors.ParserWarning, ValueError) as error:
+        _check_width(text, delimiter, header)
         raise Refused(f"is not a regular table: {one_line(error)}") from None
     if (frame.iloc[:, -1] == "").any():  # empty, or not there at all
-        _check_width(text, delimiter, header, frame.shape[1])
+        _check_width(text, delimiter, header)
     return frame
 
 
-def _check_width(text: str, delimiter: str, header: bool, width: int) -> None:
-    """Refuse rows that are too short, which pandas fills up without a word."""
+def _check_width(text: str, delimiter: str, header: bool) -> None:
+    """Refuse rows that are longer or shorter than the first, which pandas cuts or fills up."""
     try:
-        for number, row in enumerate(_rows(io.StringIO(text), delimiter), 0 if header else 1):
+        rows = _rows(io.StringIO(text), delimiter)
+        width = len(next(rows, []))
+        for number, row in enumerate(rows, 1 if header else 2):
+            if len(row) > width:
+                first = "the header" if header else "the first"
+                raise Refused(
+                    f"is not a regular table: row {number} has {len(row)} cells where {first} has "
+                    f"{width}; check the delimiter, commas in numbers, and lines above the names"
+                )
             if 0 < len(row) < width:
                 raise Refused(
                     f"is not a regular table: row {number} has {len(row)} cells where others have "
@@ -235,6 +247,8 @@ def _is_odd(character: str) -> bool:
 
 
 def _cut(line: str, delimiter: str) -> list[str]:
+    if delimiter not in line and '"' not in line:
+        return [line.strip(" ")]  # of ten thousand columns it would be too long for one cell
     try:
         return next(_rows([line], delimiter), [""])
     except csv.Error as error:
@@ -268,6 +282,8 @@ def _delimiter(lines: Sequence[str]) -> str:
 def _has_header(rows: list[list[str]]) -> bool:
     """Whether the first row names the columns: no number in it, or a word above numbers.
 
+    Columns may be numbered, too (`counts_columns`).
+
     Example:
         >>> _has_header([["5.1", "setosa"], ["4.9", "setosa"]])
         False
@@ -275,13 +291,45 @@ def _has_header(rows: list[list[str]]) -> bool:
         True
     """
     first = [_is_number(cell) for cell in rows[0]]
-    if not any(first):
+    if not any(first) or counts_columns(rows):
         return True
     for i, number in enumerate(first):
         below = [_is_number(row[i]) for row in rows[1:] if i < len(row)]
         if not number and below and sum(below) > 0.5 * len(below):
             return True
     return False
+
+
+def counts_columns(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row numbers the columns: 0, 1, 2 or 2019, 2020 above decimals.
+
+    Frames without names are written so, often with an empty cell above the numbers of the rows.
+
+    Example:
+        >>> counts_columns([["", "0", "1"], ["0", "7", "5"], ["1", "8", "3"]])
+        True
+        >>> counts_columns([["2019", "2020"], ["0.5", "1.25"]]), counts_columns([["1"], ["0.5"]])
+        (True, False)
+        >>> counts_columns([["1", "2"], ["3", "4"]])
+        False
+    """
+    first, others = [cell.strip() for cell in rows[0]], rows[1:]
+    if not others or any(len(row) != len(first) for row in rows):
+        return False
+    if not any(first):
+        return True
+    numbered = first[0] == "" and all(
+        row[0].strip() in (str(i), str(i + 1)) for i, row in enumerate(others)
+    )
+    names = first[1:] if first[0] == "" else first
+    if not all(re.fullmatch(r"\d{1,9}", name) for name in names):
+        return False
+    steps = {int(b) - int(a) for a, b in pairwise(names)}
+    if numbered:
+        return steps <= {1}
+    cells = [cell for row in others for cell in row[len(first) - len(names) :]]
+    decimals = sum(not re.fullmatch(rf"{SIGN}\d+", cell.strip()) for cell in cells)
+    return steps == {1} and first[0] != "" and decimals > 0.95 * len(cells)
 
 
 def _is_number(cell: str) -> bool:
@@ -301,9 +349,7 @@ def _is_number(cell: str) -> bool:
 # -- commas and points -----------------------------------------------------------------------------
 
 
-def _with_plain_numbers(
-    frame: DataFrame, header: bool, marks: Marks
-) -> tuple[DataFrame, bool, list[str]]:
+def _with_plain_numbers(frame: DataFrame, marks: Marks) -> tuple[DataFrame, list[str]]:
     frame = frame.apply(lambda column: column.str.strip())
     names, frame = frame.columns, frame.set_axis(range(frame.shape[1]), axis=1)
     every = range(frame.shape[1])
@@ -319,7 +365,7 @@ def _with_plain_numbers(
         notes += [] if marks.said else [_meaning(found)]
     for i in units:
         frame[i] = [_with_number(*cells) for cells in zip(original[i], frame[i], strict=True)]
-    return frame.set_axis(names, axis=1), header, notes
+    return frame.set_axis(names, axis=1), notes
 
 
 def _meaning(marks: Marks) -> str:

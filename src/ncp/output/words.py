@@ -64,7 +64,7 @@ def percent(probability: float) -> str:
     """
     if 0.0 < probability < 0.01:
         return "under 1%"
-    if 0.99 < probability < 1.0 - 1e-12:
+    if 0.99 < probability < 1.0 - 1e-9:  # sums of weights are not exact
         return "over 99%"
     return f"{probability:.0%}"
 
@@ -205,8 +205,8 @@ def ball_sentence(mass: float, radius: float, loss: str, fewest_and_most: tuple[
 def weights_sentence(verdict: str, ess: float, n_samples: int, k_hat: float) -> str:
     """How far importance weights can be trusted."""
     return (
-        f"Importance weights are {verdict}: the samples are worth {ess:.0f} of {n_samples} "
-        f"(ESS {ess / n_samples:.0%}), and {tail_in_words(k_hat)}."
+        f"Importance weights are {_judged(verdict)}: the samples are worth {ess:.0f} of "
+        f"{n_samples} (ESS {ess / n_samples:.0%}), and {tail_in_words(k_hat)}."
     )
 
 
@@ -216,8 +216,24 @@ def unused_sentence(verdict: str, ess: float, n_samples: int) -> str:
     Example:
         >>> unused_sentence("good", 900.0, 1000)
         'Importance weights were not used; they are good (ESS 90%).'
+        >>> unused_sentence("do not trust: run MCMC", 2.0, 1000)
+        'Importance weights were not used; they are not to be trusted (run MCMC; ESS 0%).'
     """
-    return f"Importance weights were not used; they are {verdict} (ESS {ess / n_samples:.0%})."
+    judged, _, advice = _judged(verdict).partition(" (")
+    more = f"{advice.rstrip(')')}; " if advice else ""
+    share = f"{more}ESS {ess / n_samples:.0%}"
+    return f"Importance weights were not used; they are {judged} ({share})."
+
+
+def _judged(verdict: str) -> str:
+    """A verdict as what something is.
+
+    Example:
+        >>> _judged("usable"), _judged("do not trust: run MCMC")
+        ('usable', 'not to be trusted (run MCMC)')
+    """
+    warning, found, advice = verdict.partition("do not trust: ")
+    return f"not to be trusted ({advice})" if found else warning
 
 
 def exact_sentence(method: str, converged: bool, ess: float, r_hat: float) -> str:
