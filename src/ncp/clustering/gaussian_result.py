@@ -340,7 +340,7 @@ def _exact(
         return drawn if constraints is None else resample(drawn, seed=settings.seed or 0)
     if settings.reweight is True:
         return drawn.reweight(table.mixture())
-    goal = Goal(time_limit=settings.time_limit)
+    goal = Goal.of(settings.n_samples, settings.time_limit)
     allow = None if constraints is None else constraints.allow
     found = drawn.exact(table.mixture(), goal=goal, seed=settings.seed, allow=allow)
     _insist(found, settings)
