@@ -74,9 +74,9 @@ def tables() -> Iterator[Table]:
     import pandas as pd
 
     galaxies = pd.read_csv(EXAMPLES / "galaxies.csv").to_numpy(float)
-    yield Table("galaxies", galaxies, {"alpha": 1.0, "ratio": 8.0, "dof": 6.0}, 40_000)
-    yield common("Old Faithful", pd.read_csv(EXAMPLES / "faithful.csv").to_numpy(float), 15_000)
-    yield common("iris", pd.read_csv(EXAMPLES / "iris.csv").iloc[:, :4].to_numpy(float), 25_000)
+    yield Table("galaxies", galaxies, {"alpha": 1.0, "ratio": 8.0, "dof": 6.0}, 20_000)
+    yield common("Old Faithful", pd.read_csv(EXAMPLES / "faithful.csv").to_numpy(float), 8_000)
+    yield common("iris", pd.read_csv(EXAMPLES / "iris.csv").iloc[:, :4].to_numpy(float), 12_000)
     package = importlib.util.find_spec("palmerpenguins")
     if package is None or package.origin is None:
         print("(penguins are left out, the package palmerpenguins is not installed)\n")
@@ -225,7 +225,7 @@ def by_ncp(model: NCP, one: Drawn) -> Any:
 
 
 def time_to_error(model: NCP, family: GaussianFamily, quick: bool) -> list[str]:
-    n_sets, repeats, n_sweeps, long = (2, 2, 200, 500) if quick else (10, 6, 2000, 20_000)
+    n_sets, repeats, n_sweeps, long = (2, 2, 200, 500) if quick else (10, 3, 2000, 10_000)
     print(
         f"\n{n_sets} data sets in each dimension, {repeats} repetitions, chains of {n_sweeps:,} "
         f"sweeps, truth by 2 chains of {long:,} with splits and merges:\n"
