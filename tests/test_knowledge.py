@@ -253,7 +253,7 @@ def test_weights_that_fail_are_said_where_chains_do_not_obey() -> None:
     x = [*SIX, [31.0], [29.5], [28.8]]
     result = ncp.cluster(x, "gaussian-1d", seed=0, n_clusters=4)  # of probability 1e-5
     assert (result.samples.max(1) == 3).all()
-    assert "weights were not used; they are do not trust" in result.warnings[0]
+    assert "weights were not used; their verdict: do not trust" in result.warnings[0]
     with pytest.raises(ValueError, match="Expected exact samples"):
         ncp.cluster(x, "gaussian-1d", seed=0, n_clusters=4, exact=True)
 

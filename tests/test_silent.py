@@ -117,12 +117,12 @@ def test_draws_of_a_mixture_are_within_its_reach() -> None:
 def test_samples_that_are_left_alone_have_a_verdict() -> None:
     """With reweight=False the samples are the network's own, but what they are worth is said."""
     bad = cluster(X * 5, gaussian(), reweight=False, **HOW)
-    assert any("weights were not used; they are do not trust" in one for one in bad.warnings)
+    assert any("weights were not used; their verdict: do not trust" in one for one in bad.warnings)
     x = [[0.0, 0.0], [0.2, 0.1], [20.0, 20.0], [20.1, 20.3], [-0.2, 0.1]]
     good = cluster(x, "gaussian-2d", reweight=False, seed=0)
     assert good.posterior.log_weights is None
     assert good.warnings == ()
-    assert any("Importance weights were not used; they are" in one for one in good.notes)
+    assert any("Importance weights were not used; their verdict" in one for one in good.notes)
 
 
 # -- forks -----------------------------------------------------------------------------------------

@@ -215,9 +215,10 @@ def unused_sentence(verdict: str, ess: float, n_samples: int) -> str:
 
     Example:
         >>> unused_sentence("good", 900.0, 1000)
-        'Importance weights were not used; they are good (ESS 90%).'
+        'Importance weights were not used; their verdict: good (ESS 90%).'
     """
-    return f"Importance weights were not used; they are {verdict} (ESS {ess / n_samples:.0%})."
+    share = f"{ess / n_samples:.0%}"
+    return f"Importance weights were not used; their verdict: {verdict} (ESS {share})."
 
 
 def exact_sentence(method: str, converged: bool, ess: float, r_hat: float) -> str:
