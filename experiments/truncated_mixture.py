@@ -6,10 +6,10 @@
 NumPyro is not among what the project installs, so this is no part of `make bench` or CI. The data
 sets are the first of `benchmarks/gaussian.py` in the plane (100 points, unknown covariances) whose
 E[K] is below 6. The same Dirichlet process is truncated to 12 sticks; labels are summed out, and
-NUTS draws sticks, means and covariances. K is counted from labels drawn afterwards given the parameters. Seconds to
-the error are those until the variance is small enough; compiling, adaptation and whatever bias is
-left are not held against it. The truth and NCP's seconds need `ncp` as well; where it cannot be
-imported, they are read from the file that `--write` made where it can.
+NUTS draws sticks, means and covariances. K is counted from labels drawn afterwards given the
+parameters. Seconds to the error are those until the variance is small enough; compiling, adaptation
+and whatever bias is left are not held against it. The truth and NCP's seconds need `ncp` as well;
+where it cannot be imported, they are read from the file that `--write` made where it can.
 """
 
 from __future__ import annotations
