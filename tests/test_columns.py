@@ -221,7 +221,7 @@ def test_columns_of_any_type_go_along_to_excel() -> None:
     pytest.importorskip("openpyxl")
     others = pd.DataFrame(
         {
-            "zone": pd.to_datetime(["2024-01-01", None], utc=True),
+            "zone": pd.to_datetime(["2024-01-01", ""], utc=True),
             "whole": pd.array([1, None], dtype="Int64"),
             "list": [[1], [2]],
             "number": [0.5, np.nan],

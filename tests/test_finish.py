@@ -80,6 +80,18 @@ def test_few_points_are_enumerated(seed: int) -> None:
     np.testing.assert_allclose(found, truth(x, MIXTURE), atol=0.02)
 
 
+def test_who_asks_for_many_samples_gets_more_than_a_few(seed: int) -> None:
+    """Chains stopped at 400 effective draws, however many were asked for."""
+    x = data(MIXTURE, 20, seed)
+    draws = finish(x, MIXTURE, *one_cluster(20), n_samples=5000, goal=Goal.of(5000, 60.0))
+    assert draws.finish.converged
+    assert draws.finish.ess >= 2000
+    assert draws.counts.sum() >= 2000
+    asked = cluster(x, gaussian(1), n_samples=3000, orders=1, seed=0, time_limit=60.0)
+    assert asked.posterior.finish is not None
+    assert asked.posterior.finish.ess >= 1200
+
+
 NOTHING = ExactDraws(np.empty((0, 12), int), np.empty(0, int), Finish("chains", True, 0.0))
 
 

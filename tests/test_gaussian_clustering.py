@@ -161,6 +161,10 @@ def test_the_best_setting_and_the_average(six: np.ndarray, model: NCP) -> None:
     average = result(six, model, ratio=4.0, hyperparameters="average", time_limit=10.0)
     expected = sum(p * posterior_similarity(table, g) for g, p in enumerate(exact))
     np.testing.assert_allclose(average.similarity(), expected, atol=0.06)
+    whole = np.logaddexp.reduce(evidences(table)) - math.log(9) + 6 * table.log_jacobian
+    error = float(average.evidence.standard_error)  # it was unknown after chains
+    assert float(average.evidence.value) == pytest.approx(whole, abs=4 * error)
+    assert error < 0.3
     words = " ".join(average.words())
     assert "Averaged over 9 settings" in words
     assert "Concentration alpha, with its probability: 0.3 (" in words
@@ -304,6 +308,7 @@ def test_a_bridge_between_two_samples_knows_the_evidence(rng: np.random.Generato
         ({"hyperparameters": "worst"}, "Expected hyperparameters 'best' or 'average'"),
         ({"alpha": 1.0, "prior": CRP(1.0)}, "Expected alpha or prior but got both"),
         ({"location": [[1.0]]}, "Expected location to be numbers"),
+        ({"location": [1.0, 2.0, 3.0]}, "Expected location to be one number or 2 but got 3"),
     ],
 )
 def test_settings_that_no_network_has_seen(
@@ -327,6 +332,8 @@ def test_singular_data_are_named(six: np.ndarray, model: NCP) -> None:
         cluster(frame.assign(c=-2 * frame["a"]), model, **how)
     with pytest.raises(ValueError, match="the 3 columns have rank 2"):
         cluster(frame.assign(c=frame["a"] + frame["b"]), model, **how)
+    with pytest.raises(ValueError, match="Expected at least 2 rows"):  # not "constant columns"
+        cluster(frame.iloc[:1], model, **how)
     few = cluster(frame.iloc[:2].assign(c=[0.0, 2.0]), model, **how)
     assert "2 rows of 3 columns" in " ".join(few.warnings)
 
@@ -350,6 +357,7 @@ def test_chains_over_settings_that_are_cut_short_say_so(
     assert found.family is not None
     assert found.family.how == "short chains"
     assert "exact chains over them that did not agree in time" in " ".join(found.words())
+    result(x, model, ratio=4.0, dof="known", hyperparameters="average", time_limit=1e-6)
 
 
 def test_exact_insists_and_may_be_left_out(model: NCP, rng: np.random.Generator) -> None:
@@ -387,6 +395,9 @@ def test_the_estimator(six: np.ndarray, model: NCP) -> None:
     assert fitted.score_samples(six).shape == (6,)
     assert fitted.sample(3)[0].shape == (3, 2)
     assert not hasattr(NCPClusterer(gaussian(2)), "score_samples")
+    hasty = NCPClusterer(model, alpha=1.0, ratio=4.0, dof=6.0, exact=True, time_limit=1e-6)
+    with pytest.raises(ValueError, match="Expected exact samples but the verdict is 'not conv"):
+        hasty.fit(np.random.default_rng(0).normal(size=(40, 2)))
 
 
 def test_evidences_side_by_side(six: np.ndarray, model: NCP) -> None:

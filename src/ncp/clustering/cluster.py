@@ -516,7 +516,7 @@ def make_exact(
     return posterior.exact(
         known,
         points,
-        goal=Goal(time_limit=settings.time_limit),
+        goal=Goal.of(settings.n_samples, settings.time_limit),
         seed=settings.seed,
         allow=None if constraints is None else constraints.allow,
         progress=progress,

@@ -45,8 +45,10 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         Whether to obey labels and numbers that the model gives a probability below 1e-12.
     n_samples, orders, estimate, reweight, max_clusters, max_points, scale, noise_sd, exact
         As in `ncp.clustering.prepare.Settings`.
+    time_limit : float, default=5.0
+        Seconds of computing that exact chains have.
     alpha, ratio, dof, hyperparameters
-        The same, for the model "gaussian".
+        As in `Settings`, for the model "gaussian".
     random_state : int, RandomState instance or None, default=None
         Pass an int for reproducible results.
 
@@ -95,6 +97,7 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         dof: float | str | None = None,
         hyperparameters: str = "best",
         exact: bool | None = None,
+        time_limit: float = 5.0,
         random_state: Any = None,
     ) -> None:
         self.model = model
@@ -114,6 +117,7 @@ class NCPClusterer(ClusterMixin, BaseEstimator):
         self.dof = dof
         self.hyperparameters = hyperparameters
         self.exact = exact
+        self.time_limit = time_limit
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> NCPClusterer:

@@ -325,6 +325,8 @@ def _check_columns(
     rows: np.ndarray, names: Sequence[str], family: GaussianFamily, settings: Settings
 ) -> list[str]:
     """Refuse what has no density; warn of few rows."""
+    if len(rows) < 2:
+        raise ValueError("Expected at least 2 rows, to know their spread, but got 1")
     if rows.shape[1] > family.max_dim and settings.exact is True:
         raise ValueError(
             f"Expected at most {family.max_dim} columns for an exact answer but got "
@@ -357,7 +359,10 @@ def _units(rows: np.ndarray, family: GaussianFamily, settings: Settings) -> Fami
     p = rows.shape[1]
     location = rows.mean(axis=0)
     if settings.location is not None:
-        location = np.broadcast_to(np.asarray(settings.location, dtype=np.float64), (p,)).copy()
+        given = np.asarray(settings.location, dtype=np.float64)
+        if given.shape not in ((), (1,), (p,)):
+            raise ValueError(f"Expected location to be one number or {p} but got {given.size}")
+        location = np.broadcast_to(given, (p,)).copy()
     scale = np.ones(p)
     if settings.noise_sd is None and p > 1:
         scale = rows.std(axis=0)

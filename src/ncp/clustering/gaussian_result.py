@@ -319,8 +319,11 @@ def family_exact(
     """
     if table.average and table.draws is not None:
         found, which = table.draws
-        weighted = found.log_weights is not None and constraints is None
-        evidence = found.report.log_evidence if weighted else UNKNOWN
+        evidence = UNKNOWN
+        if found.log_weights is not None and constraints is None:
+            evidence = found.report.log_evidence
+        elif found.report.method == "chains" and constraints is None:
+            evidence = _averaged_evidence(found, which, model, table, settings)
         if settings.reweight is not False:
             _insist(found, settings)
         return ExactFamily(found, which, evidence)
@@ -340,7 +343,7 @@ def _exact(
         return drawn if constraints is None else resample(drawn, seed=settings.seed or 0)
     if settings.reweight is True:
         return drawn.reweight(table.mixture())
-    goal = Goal(time_limit=settings.time_limit)
+    goal = Goal.of(settings.n_samples, settings.time_limit)
     allow = None if constraints is None else constraints.allow
     found = drawn.exact(table.mixture(), goal=goal, seed=settings.seed, allow=allow)
     _insist(found, settings)
@@ -370,6 +373,26 @@ def _evidence(found: Partitions, model: NCP, table: FamilyTable, settings: Setti
     log_q = model.log_prob(features, found.labels[rows]).detach().double().cpu().numpy()
     of_p = (np.asarray(mixture.log_joint(table.z, found.labels[rows])) - log_q)[back]
     return bridge(np.repeat(of_q, q.counts), of_p, min(report.ess, float(BRIDGE)))
+
+
+def _averaged_evidence(
+    found: Partitions,
+    which: Int64[np.ndarray, " U"],
+    model: NCP,
+    table: FamilyTable,
+    settings: Settings,
+) -> Estimate:
+    """log p(z) over all settings by way of the likeliest: p(z) = p(z | g) p(g) / p(g | z)."""
+    p = float(np.asarray(table.probabilities)[table.chosen])
+    here = found[which == table.chosen]
+    assert here.finish is not None
+    if not len(here) or not here.finish.ess > 0:  # chains that were cut short
+        return UNKNOWN
+    here = replace(here, finish=replace(here.finish, ess=p * here.finish.ess))
+    one = _evidence(here, model, table, settings)
+    value = one.value - math.log(len(table.settings) * p)
+    of_p = math.sqrt((1 - p) / (p * found.report.ess))
+    return Estimate(np.float64(value), np.float64(math.hypot(_error(one), of_p)))
 
 
 def family_result(found: Clustering, table: FamilyTable, exact: ExactFamily) -> GaussianClustering:

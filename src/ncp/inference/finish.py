@@ -31,6 +31,7 @@ are enough, and where they stay few there is no result.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ Allow: TypeAlias = Callable[[Labels], Bool[np.ndarray, " rows"]]
 FEW_POINTS = 8  # of which all partitions are listed: 4,140
 FIRST_ROUND = 100  # sweeps
 BURN_IN = 20  # sweeps before the first round
-KEPT = 500  # draws of a chain and round, at most; longer rounds are thinned
+KEPT = 500  # draws of a chain and round; longer rounds are thinned, unless more are needed
+SHARE = 0.4  # of the samples that are asked for: what they are to be worth
 LOOK = 0.5  # seconds, roughly, between looks at the clock
 MOVED = 400  # draws that `stays` moves
 MOVES = 3  # sweeps
@@ -90,6 +92,25 @@ class Goal:
                 raise ValueError(f"Expected {name} >= {least} but got {getattr(self, name)}")
         if not self.time_limit > 0:
             raise ValueError(f"Expected time_limit > 0 but got {self.time_limit}")
+
+    @classmethod
+    def of(cls, n_samples: int | None, time_limit: float) -> Goal:
+        """For so many samples: who asks for many wants small errors, and waits for them.
+
+        Args:
+            n_samples: how many the caller asks for; None if nobody said.
+            time_limit: seconds of computing.
+
+        Example:
+            >>> Goal.of(1000, 5.0).min_ess, Goal.of(20_000, 5.0).min_ess
+            (400.0, 8000.0)
+        """
+        return cls(min_ess=max(cls.min_ess, SHARE * (n_samples or 0)), time_limit=time_limit)
+
+    @property
+    def kept(self) -> int:
+        """Draws of a chain and round, at most: enough for the effective number."""
+        return max(KEPT, math.ceil(2 * self.min_ess / self.n_chains))
 
 
 @dataclass(frozen=True)
@@ -373,7 +394,7 @@ class _Rounds:
         return float(self.allow(labels.reshape(-1, self.n_points)).mean())
 
     def _round(self, length: int, burn_in: int) -> tuple[np.ndarray, np.ndarray, bool]:
-        thin = max(1, length // KEPT)
+        thin = max(1, length // self.goal.kept)
         n_draws, n_chains = length // thin, len(self.rngs)
         labels = np.empty((n_chains, n_draws, self.n_points), dtype=np.int64)
         log_joint = np.empty((n_chains, n_draws))
