@@ -125,6 +125,28 @@ def test_samples_that_are_left_alone_have_a_verdict() -> None:
     assert any("Importance weights were not used; they are" in one for one in good.notes)
 
 
+# -- stand-ins for missing values ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([-999.0, -999.0, 1.5, 2.0, 2.5, 3.0], ["In x 2 cells are -999, far from all others"]),
+        ([99.0, 99.0, 20.0, 30.0, 40.0, 50.0], ["In x 2 cells are 99, far from all others"]),
+        ([-999.0, 1.0, 1.5, 2.0, 2.5, 3.0], []),  # once: an outlier
+        ([99.0, 99.0, 20.0, 40.0, 60.0, 80.0], []),  # not far
+        ([-998.0, -998.0, 1.5, 2.0, 2.5, 3.0], []),
+        ([-999.0, -999.0, 1.5, 1.5, 1.5, 1.5], []),  # two values: nothing to compare with
+    ],
+)
+def test_a_mark_for_missing_values_is_said(cells: list[float], said: list[str]) -> None:
+    frame = pandas.DataFrame({"x": cells, "y": [0.1, 0.3, 0.2, 5.1, 5.2, 5.3]})
+    found = cluster(frame, seed=0, n_samples=20)
+    warned = [one for one in found.warnings if "far from all others" in one]
+    assert len(warned) == len(said)
+    assert all(one.startswith(words) for one, words in zip(warned, said, strict=True))
+
+
 # -- forks -----------------------------------------------------------------------------------------
 
 FORK = """

@@ -34,6 +34,7 @@ from ncp.output.words import (
     range_sentence,
     size_sentence,
     spread_sentence,
+    stand_in_sentence,
     units_sentence,
 )
 
@@ -442,7 +443,7 @@ def _prepare_table(
     if not fitted.rows.all():
         usable = usable & ~np.isnan(rows).any(1)
     index = index[fitted.rows]
-    warnings = []
+    warnings = [stand_in_sentence(*one) for one in columns.stand_ins()]
     if fitted.axes.shape[1] == 0:
         warnings.append(NOTHING_VARIES)
     elif len(index) >= 3 and (odd := model.mixture.unusualness(fitted)) is not None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Columns", "check_whole", "columns_of", "default_names", "encode", "find_column"]
 
+NINES = re.compile("99+")  # as in -999, for a missing value
 LARGEST_WHOLE = 2**53  # the last whole number that has no other beside it as a float
 LONGEST_NAME = 200  # of a row
 MOST_LEVELS = 50  # of a text column
@@ -66,6 +67,22 @@ class Columns:
     def categorical(self) -> np.ndarray:
         """Which columns are categories, `(P,)`."""
         return np.array([len(levels) > 0 for levels in self.levels], dtype=bool)
+
+    def stand_ins(self) -> Iterator[tuple[str, float, int]]:
+        """Columns with cells that probably mean "missing": name, number, and how many.
+
+        Such a number has nines only (-999, 99), is there twice or more, and lies farther from all
+        others than these from each other.
+        """
+        for name, column, levels in zip(self.names, self.values.T, self.levels, strict=True):
+            cells = column[np.isfinite(column)]
+            for value in [] if levels else np.unique(cells)[[0, -1]] if cells.size else []:
+                others = cells[cells != value]
+                n = len(cells) - len(others)
+                if n < 2 or not NINES.fullmatch(f"{abs(value):.15g}") or len(others) < 2:
+                    continue
+                if np.abs(others - value).min() > np.ptp(others) > 0:
+                    yield name, float(value), n
 
     def as_numbers(self) -> Columns:
         """For a model that takes numbers only: codes as they are, without text."""

@@ -36,6 +36,7 @@ __all__ = [
     "size_sentence",
     "spread_sentence",
     "stability_sentence",
+    "stand_in_sentence",
     "tail_in_words",
     "units_sentence",
     "unused_sentence",
@@ -356,6 +357,19 @@ def size_sentence(n: int, low: int, high: int) -> str:
 NOTHING_VARIES = "No column varies, so there is nothing to tell rows apart by."
 PIXELS_DIVIDED = "Pixels were divided by 255."
 UNITS = "set noise_sd to the spread of one cluster in your units"
+
+
+def stand_in_sentence(name: str, value: float, n: int) -> str:
+    """That cells of a column look like a mark for missing values.
+
+    Example:
+        >>> stand_in_sentence("age", -999.0, 12)
+        'In age 12 cells are -999, far from all others; if that means missing, leave them empty.'
+    """
+    return (
+        f"In {name} {count(n, 'cell')} are {value:.15g}, far from all others; if that means "
+        "missing, leave them empty."
+    )
 
 
 def range_sentence(far: float, reach: float) -> str:
