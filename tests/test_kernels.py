@@ -27,7 +27,7 @@ from ncp.network.network import Folded
 from ncp.partitions import enumerate_partitions
 from ncp.sampling.compiled_tree import CompiledTree, Run
 from ncp.sampling.constraints import free
-from ncp.sampling.kernels import _child_key, join_point
+from ncp.sampling.kernels import _child_key, _log_softmax, join_point
 from ncp.sampling.keys import child_keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.sample import Drawn, beam_search, sample_many
 from ncp.sampling.threads import n_threads, single_threads
@@ -190,6 +190,20 @@ def test_pair_features_are_those_of_torch_and_of_the_definition(
     np.testing.assert_allclose(compiled, v @ literal, rtol=1e-9, atol=1e-9)
     nothing = features.of_pair(torch.zeros_like(sums)[None, width:], own[:1], rest[None])
     assert not nothing.any()
+
+
+@njit
+def _normalised(scores) -> None:  # type: ignore[no-untyped-def]
+    _log_softmax(scores, 0, len(scores))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("size", [1.0, 1e12])
+def test_probabilities_add_up_to_one_whatever_the_size_of_scores(size: float) -> None:
+    scores = size + np.array([0.0, 1.0, -2.0])
+    expected = scores - scores.max()
+    expected -= np.log(np.exp(expected).sum())
+    _normalised(scores)
+    np.testing.assert_allclose(scores, expected, rtol=1e-14)
 
 
 @njit

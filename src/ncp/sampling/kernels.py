@@ -267,9 +267,9 @@ def _log_softmax(scores, first, n):
     total = 0.0
     for j in range(first, first + n):
         total += np.exp(scores[j] - top)
-    shift = top + np.log(total)
+    log_total = np.log(total)
     for j in range(first, first + n):
-        scores[j] -= shift
+        scores[j] = (scores[j] - top) - log_total  # of scores of any size
     return True
 
 
