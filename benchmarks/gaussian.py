@@ -15,8 +15,8 @@ against long chains; seconds to an error of 0.05 are time x (error / 0.05)². CP
 thread; the ratio is Gibbs's by NCP's for each data set, median and range: above 1 NCP is faster.
 NumPyro's truncated mixture is compared in `experiments/truncated_mixture.py`.
 
-**scikit-learn.** Data sets of 50 points of the family in 1, 2, 4 and 8 dimensions. The Bayesian ones
-know alpha; `BayesianGaussianMixture` has the family's prior (10 components), `GaussianMixture` the K from 1 to
+**scikit-learn.** Data sets of 50 points of the family in 1, 2, 4 and 8 dimensions. NCP and
+`BayesianGaussianMixture` (10 components) have the family's prior, `GaussianMixture` the K from 1 to
 10 with the best BIC. NCP draws 100 samples for all data sets at once, weighs them for the evidence,
 and its partition has the least expected variation of information. Scaled to 500 data sets.
 """
