@@ -74,6 +74,8 @@ class Columns:
         Such a number has nines only (-999, 99), is there twice or more, and lies farther from all
         others than these from each other.
         """
+        if self.values.ndim > 2:  # images, whose columns have no names
+            return
         for name, column, levels in zip(self.names, self.values.T, self.levels, strict=True):
             cells = column[np.isfinite(column)]
             for value in [] if levels else np.unique(cells)[[0, -1]] if cells.size else []:
