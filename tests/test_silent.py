@@ -137,6 +137,8 @@ def test_samples_that_are_left_alone_have_a_verdict() -> None:
         ([99.0, 99.0, 20.0, 40.0, 60.0, 80.0], []),  # not far
         ([-998.0, -998.0, 1.5, 2.0, 2.5, 3.0], []),
         ([-999.0, -999.0, 1.5, 1.5, 1.5, 1.5], []),  # two values: nothing to compare with
+        ([-999.0] * 6, []),
+        ([np.nan] * 6, []),
     ],
 )
 def test_a_mark_for_missing_values_is_said(cells: list[float], said: list[str]) -> None:

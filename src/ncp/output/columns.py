@@ -78,13 +78,13 @@ class Columns:
             return
         for name, column, levels in zip(self.names, self.values.T, self.levels, strict=True):
             cells = column[np.isfinite(column)]
-            for value in [] if levels else np.unique(cells)[[0, -1]] if cells.size else []:
+            if levels or cells.size == 0:
+                continue
+            for value in {float(cells.min()), float(cells.max())}:
                 others = cells[cells != value]
-                n = len(cells) - len(others)
-                if n < 2 or not NINES.fullmatch(f"{abs(value):.15g}") or len(others) < 2:
-                    continue
-                if np.abs(others - value).min() > np.ptp(others) > 0:
-                    yield name, float(value), n
+                is_mark = NINES.fullmatch(f"{abs(value):.15g}") and len(cells) - len(others) >= 2
+                if is_mark and len(others) and np.abs(others - value).min() > np.ptp(others) > 0:
+                    yield name, value, len(cells) - len(others)
 
     def as_numbers(self) -> Columns:
         """For a model that takes numbers only: codes as they are, without text."""
