@@ -66,6 +66,7 @@ __all__ = ["Network", "NetworkSpec", "Points", "check_memory", "made_up_to"]
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
 CHUNK = 4096
+PAIRS = 2**20  # of points encoded at once, for the same reason
 LARGEST_EVENT = 2**18  # numbers of one observation; a header may come from a stranger
 SEES = ("G", "Q", "point", "candidate", "pairs")
 POOLINGS = ("sum", "mean")
@@ -331,7 +332,7 @@ class Network(nn.Module):
         rows: list[Points | None] = [None] * len(xs)
         for size in sorted(set(padded)):
             members = [i for i, p in enumerate(padded) if p == size]
-            at_once = max(1, (CHUNK // size) or 1)
+            at_once = max(1, min(CHUNK // size, PAIRS // size**2))
             for start in range(0, len(members), at_once):
                 self._encode_alike(xs, members[start : start + at_once], size, folded, rows)
         found = cast(list[Points], rows)
