@@ -12,7 +12,8 @@ Attention also goes by distances where points are vectors: kernels k_j(r) = exp(
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
 the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
 exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these, and with
-`walks` the cosines of where walks from them lead (`ncp.network.walks`).
+`walks` the cosines of where walks from them lead (`ncp.network.walks`); tokens and codes then start
+with the places that these are of.
 """
 
 from __future__ import annotations
@@ -217,6 +218,8 @@ class AttentionLayers(nn.Module):
         self.norm = nn.LayerNorm(spec.width)
         self.out = linear_from_zero(spec.width, d_h)
         self.code = nn.Linear(spec.width, spec.codes, bias=False)
+        self.place = nn.Linear(len(TIMES) * spec.codes, spec.width) if spec.walks else None
+        self.place_gain = nn.Parameter(torch.full((len(TIMES),), 0.3)) if spec.walks else None
 
     def forward(
         self,
@@ -225,11 +228,13 @@ class AttentionLayers(nn.Module):
         real: Bool[Tensor, "B N"] | None = None,
     ) -> Encoded:
         """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
-        near = self._near(x, self._links(x, real), self._walks(x, real), real)
-        tokens = self._start(h, near)
+        walks = self._walks(x, real)
+        near = self._near(x, self._links(x, real), walks, real)
+        places = None if walks is None else walks.places.transpose(1, 2)
+        tokens = self._start(h, near, places)
         for block in self.blocks:
             tokens = block(tokens, real, near)
-        return self._finish(h, tokens)
+        return self._finish(h, tokens, places)
 
     def _links(
         self, x: Float[Tensor, "B N D"], real: Bool[Tensor, "B N"] | None = None
@@ -243,8 +248,8 @@ class AttentionLayers(nn.Module):
     ) -> Walks | None:
         if not self.has_walks:
             return None
-        squares = _squares(x[:, :, None], x[:, None]).clamp(max=FAR)
-        return Walks.among(squares, None if real is None else real.sum(1))
+        squares = _squares(x[:, :, None], x[:, None]).clamp(max=FAR).detach()
+        return Walks.among(squares, None if real is None else real.sum(1), self.code.out_features)
 
     def _near(
         self,
@@ -256,21 +261,31 @@ class AttentionLayers(nn.Module):
         if not self.octaves:
             return None
         ratios = None if links is None else links.ratios()
-        cosines = None if walks is None else walks.cosines()
+        cosines = None if walks is None else walks.cosines
         return Kernels(x, x, self.octaves, ratios, self.link_octaves, cosines, real)
 
     def _finish(
-        self, h: Float[Tensor, "*rows d_h"], tokens: Float[Tensor, "*rows width"]
+        self,
+        h: Float[Tensor, "*rows d_h"],
+        tokens: Float[Tensor, "*rows width"],
+        places: Float[Tensor, "*rows t C"] | None,
     ) -> Encoded:
         tokens = self.norm(tokens)
         codes = self.code(tokens)
+        if self.place_gain is not None and places is not None:
+            codes = codes + GAIN * (self.place_gain[:, None] * places).sum(-2)
         codes = codes.shape[-1] ** 0.5 * nn.functional.normalize(codes, dim=-1)
         return Encoded(torch.add(h, self.out(tokens)), codes)
 
     def _start(
-        self, h: Float[Tensor, "B N d_h"], near: Kernels | None
+        self,
+        h: Float[Tensor, "B N d_h"],
+        near: Kernels | None,
+        places: Float[Tensor, "B N t C"] | None,
     ) -> Float[Tensor, "B N width"]:
         tokens: Tensor = self.into(h)
+        if self.place is not None and places is not None:
+            tokens = tokens + self.place(places.flatten(-2))
         if self.density is None or near is None:
             return tokens
         return torch.add(tokens, self.density(near.density()))
@@ -279,7 +294,8 @@ class AttentionLayers(nn.Module):
         """What new points attend to in each block: the keys and values of a data set's points."""
         links, walks = self._links(x[None]), self._walks(x[None])
         near = self._near(x[None], links, walks)
-        tokens, kept = self._start(h[None], near), []
+        places = None if walks is None else walks.places.transpose(1, 2)
+        tokens, kept = self._start(h[None], near, places), []
         for block in self.blocks:
             q, k, v = cast(AttentionBlock, block).heads(tokens)
             kept.append((k[0], v[0]))
@@ -299,20 +315,21 @@ class AttentionLayers(nn.Module):
     def _encode_part(
         self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
     ) -> Encoded:
-        near = None
+        near = places = None
         if self.octaves:
             among = torch.cat([cache.x.expand(len(x), -1, -1), x[:, None]], 1)
             ratios = None if cache.links is None else cache.links.ratios_of_new(cache.x, x)
             cosines = None
             if cache.walks is not None:
                 squares = _squares(x[:, None], cache.x[None]).clamp(max=FAR)
-                cosines = cache.walks.cosines_of_new(squares)
+                cosines, places = cache.walks.of_new(squares)
             # each by itself: (M, 1, N + 1)
             near = Kernels(x[:, None], among, self.octaves, ratios, self.link_octaves, cosines)
-        tokens = self._start(h[:, None], near)[:, 0]
+        alone = None if places is None else places[:, None]
+        tokens = self._start(h[:, None], near, alone)[:, 0]
         for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
             tokens = cast(AttentionBlock, block).attend_new(k, v, tokens, near)
-        return self._finish(h, tokens)
+        return self._finish(h, tokens, places)
 
 
 class AttentionBlock(nn.Module):
