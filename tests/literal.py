@@ -40,6 +40,7 @@ BASES: dict[str, dict[str, Any]] = {
     "pairs, one coordinate": {"attention": (1, 8, 6, 2, 1), "sees": ("pairs",)},
     "pairs, mean": {"attention": (2, 8, 5, 3), "sees": ("pairs",), "pooling": "mean"},
     "links": {"attention": (2, 8, 5, 2, 0, 2), "sees": ("pairs",), "pooling": "mean"},
+    "walks": {"attention": (2, 8, 5, 2, 0, 1, True), "sees": ("pairs",), "pooling": "mean"},
 }
 IN_FULL = ("plain", "pairs, mean")  # these with every view, the others with the first three
 
@@ -208,6 +209,14 @@ def with_attention(
     if layers.link_octaves:
         ways = linked(x.detach(), layers.link_octaves)  # constants: they have no gradient
         near = [[torch.cat([near[i][j], ways[i, j]]) for j in range(len(x))] for i in range(len(x))]
+    places = None
+    if layers.place is not None:
+        alike = walked(x.detach())
+        places = placed(alike, layers.code.out_features)
+        t = [t_i + layers.place(place.flatten()) for t_i, place in zip(t, places, strict=True)]
+        near = [
+            [torch.cat([near[i][j], alike[i, j]]) for j in range(len(x))] for i in range(len(x))
+        ]
     if layers.density is not None:
         around = [torch.stack(row).sum(0) for row in near]
         t = [t_i + layers.density((1 + n).log()) for t_i, n in zip(t, around, strict=True)]
@@ -216,6 +225,10 @@ def with_attention(
         t = attended(block, t, near)
     t = [layers.norm(t_i) for t_i in t]
     projected = [layers.code(t_i) for t_i in t]
+    if places is not None:
+        gains = [10 * layers.place_gain(t_i) for t_i in t]
+        by_time = zip(projected, gains, places, strict=True)
+        projected = [p + gain @ place for p, gain, place in by_time]
     codes = [math.sqrt(len(p)) * p / (p @ p).sqrt() for p in projected]
     return [h_i + layers.out(t_i) for h_i, t_i in zip(h, t, strict=True)], codes
 
@@ -265,6 +278,42 @@ def linked(x: Tensor, octaves: int) -> Tensor:
         ratio = gap / (core[:, None] * core).sqrt()
         seen += [(-ratio / (2 * 4**j)).exp() for j in range(octaves)]
     return torch.stack(seen, -1)
+
+
+def walked(x: Tensor) -> Tensor:
+    """Cosines of where walks lead, by the eigenvalues of their steps (N, N, times)."""
+    n = len(x)
+    far = (x[:, None] - x).square().sum(-1)
+    k = max(4, round(n**0.5 / 2))
+    core = far.sort(1).values[:, min(k, n - 1)].clamp(min=1e-4)
+    weight = (-far / (core[:, None] * core).sqrt()).exp()
+    root = weight.sum(1).sqrt()
+    values, vectors = torch.linalg.eigh(weight / root[:, None] / root)
+    seen = []
+    for t in (4, 32):
+        places = vectors * values ** (t // 2)
+        length = places.norm(dim=1)
+        seen.append(places @ places.T / length[:, None] / length)
+    return torch.stack(seen, -1)
+
+
+def placed(alike: Tensor, rank: int) -> Tensor:
+    """Numbers of which the cosines are products (N, times, rank), one entry at a time."""
+    n, _, n_times = alike.shape
+    places = torch.zeros(n, n_times, rank, dtype=alike.dtype)
+    chosen: list[int] = []
+    for j in range(min(n, rank)):
+        unsaid = [1 - float(places[i, 0] @ places[i, 0]) for i in range(n)]
+        most = [float(alike[i, :, 0].sum()) for i in range(n)] if j == 0 else unsaid
+        chosen.append(most.index(max(most)))
+        for time in range(n_times):
+            own = places[chosen[j], time].clone()
+            left = 1 - float(own @ own)
+            if left > 1e-3:
+                for i in range(n):
+                    said = places[i, time] @ own
+                    places[i, time, j] = (alike[i, chosen[j], time] - said) / left**0.5
+    return places
 
 
 def as_published(model: Network, x: Tensor, labels: Tensor) -> list[Tensor]:

@@ -219,7 +219,7 @@ class AttentionLayers(nn.Module):
         self.out = linear_from_zero(spec.width, d_h)
         self.code = nn.Linear(spec.width, spec.codes, bias=False)
         self.place = nn.Linear(len(TIMES) * spec.codes, spec.width) if spec.walks else None
-        self.place_gain = nn.Parameter(torch.full((len(TIMES),), 0.3)) if spec.walks else None
+        self.place_gain = linear_from_zero(spec.width, len(TIMES)) if spec.walks else None
 
     def forward(
         self,
@@ -273,7 +273,7 @@ class AttentionLayers(nn.Module):
         tokens = self.norm(tokens)
         codes = self.code(tokens)
         if self.place_gain is not None and places is not None:
-            codes = codes + GAIN * (self.place_gain[:, None] * places).sum(-2)
+            codes = codes + (GAIN * self.place_gain(tokens)[..., None] * places).sum(-2)
         codes = codes.shape[-1] ** 0.5 * nn.functional.normalize(codes, dim=-1)
         return Encoded(torch.add(h, self.out(tokens)), codes)
 

@@ -73,7 +73,7 @@ class Walks(NamedTuple):
         own = squares.topk(k, largest=False).values[:, -1:].clamp(min=LEAST)
         weight = (-squares / (own * self.reach[0]).sqrt()).exp()
         known = self.places[0]
-        found = torch.stack([weight @ (d[:, None] * p) for d, p in zip(self.lengths[0], known)], 1)
+        found = torch.einsum("mn,tn,tnr->mtr", weight, self.lengths[0], known)
         places = torch.nn.functional.normalize(found, dim=2)
         cosines = torch.einsum("mtr,tnr->mtn", places, known).clamp(min=0)
         itself = torch.ones_like(cosines[..., :1])
