@@ -360,6 +360,19 @@ def test_chains_over_settings_that_are_cut_short_say_so(
     result(x, model, ratio=4.0, dof="known", hyperparameters="average", time_limit=1e-6)
 
 
+def test_the_evidence_of_chains_that_do_not_agree_is_a_lower_bound(
+    model: NCP, rng: np.random.Generator
+) -> None:
+    x = rng.normal(size=(40, 2))
+    how: dict[str, Any] = {"alpha": 1.0, "ratio": 4.0, "dof": 6.0, "noise_sd": 0.3}
+    found = result(x, model, n_samples=50, time_limit=1e-6, **how)
+    assert found.posterior.report.verdict == "not converged"
+    assert np.isfinite(found.evidence.value)
+    assert np.isinf(found.evidence.standard_error)
+    assert "Log evidence: at least about" in " ".join(found.words())
+    assert found.to_dict()["gaussian"]["log_evidence_se"] is None
+
+
 def test_exact_insists_and_may_be_left_out(model: NCP, rng: np.random.Generator) -> None:
     x = rng.normal(size=(40, 2))
     how: dict[str, Any] = {"alpha": 1.0, "ratio": 4.0, "dof": 6.0, "noise_sd": 0.3, "seed": 0}

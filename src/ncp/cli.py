@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import shlex
 import sys
@@ -450,7 +451,8 @@ def _compare(
         for column in (name, "log evidence", "error", "probability", "clusters", "verdict"):
             shown.add_column(column, justify="right")
         for one in rows:
-            numbers = f"{one.log_evidence:.2f}", f"{one.error:.2f}", f"{one.probability:.0%}"
+            error = f"{one.error:.2f}" if math.isfinite(one.error) else "at least"
+            numbers = f"{one.log_evidence:.2f}", error, f"{one.probability:.0%}"
             shown.add_row(str(one.value), *numbers, str(one.n_clusters), one.verdict)
         console().print(shown)
     return 0

@@ -359,7 +359,10 @@ def _insist(found: Partitions, settings: Settings) -> None:
 
 
 def _evidence(found: Partitions, model: NCP, table: FamilyTable, settings: Settings) -> Estimate:
-    """log p(z): of the weights or the enumeration, or by a bridge if chains drew the samples."""
+    """log p(z): of the weights or the enumeration, or by a bridge if chains drew the samples.
+
+    A lower bound, with an infinite error, where the chains did not converge.
+    """
     report = found.report
     if report.method != "chains":
         return report.log_evidence
@@ -372,7 +375,9 @@ def _evidence(found: Partitions, model: NCP, table: FamilyTable, settings: Setti
     rows, back = np.unique(chosen, return_inverse=True)
     log_q = model.log_prob(features, found.labels[rows]).detach().double().cpu().numpy()
     of_p = (np.asarray(mixture.log_joint(table.z, found.labels[rows])) - log_q)[back]
-    return bridge(np.repeat(of_q, q.counts), of_p, min(report.ess, float(BRIDGE)))
+    found_so = bridge(np.repeat(of_q, q.counts), of_p, min(report.ess, float(BRIDGE)))
+    # chains that do not agree have missed something, and nobody knows how much
+    return found_so if report.converged else Estimate(found_so.value, np.float64(np.inf))
 
 
 def _averaged_evidence(
