@@ -106,6 +106,44 @@ def close_slot(slot, slots, place, n_open):
 
 @njit
 @no_type_check
+def gaussian_sweep(
+    x, labels, counts, slots, place, k, sums, means, join, open_, shrink, precision, constant,
+    alone, weights, rng,
+):  # fmt: skip
+    """Draw every label given all others; returns the number of clusters afterwards."""
+    n_points, dim = x.shape
+    for i in range(n_points):
+        old = labels[i]
+        if old >= 0:
+            counts[old] -= 1
+            if counts[old] == 0:
+                k = close_slot(old, slots, place, k)
+            for d in range(dim):
+                sums[old, d] = sums[old, d] - x[i, d] if counts[old] > 0 else 0.0
+                means[old, d] = shrink[counts[old]] * sums[old, d]
+        for j in range(k):
+            slot = slots[j]
+            n = counts[slot]
+            square = 0.0
+            for d in range(dim):
+                delta = x[i, d] - means[slot, d]
+                square += delta * delta
+            weights[j] = join[n] + constant[n] - 0.5 * precision[n] * square
+        weights[k] = open_[k] + alone[i]
+        chosen = draw(weights, k + 1, rng)
+        slot = slots[chosen]
+        if chosen == k:
+            k += 1
+        labels[i] = slot
+        counts[slot] += 1
+        for d in range(dim):
+            sums[slot, d] += x[i, d]
+            means[slot, d] = shrink[counts[slot]] * sums[slot, d]
+    return k
+
+
+@njit
+@no_type_check
 def gaussian_chain(
     x, labels, join, open_, size, number, shrink, precision, constant,
     marginal, quadratic, offset, n_jumps, burn_in, thin, rng, out_labels, out_log_joint,
@@ -143,33 +181,10 @@ def gaussian_chain(
 
     draws = out_log_joint.size
     for sweep in range(burn_in + draws * thin):
-        for i in range(n_points):
-            old = labels[i]
-            if old >= 0:
-                counts[old] -= 1
-                if counts[old] == 0:
-                    k = close_slot(old, slots, place, k)
-                for d in range(dim):
-                    sums[old, d] = sums[old, d] - x[i, d] if counts[old] > 0 else 0.0
-                    means[old, d] = shrink[counts[old]] * sums[old, d]
-            for j in range(k):
-                slot = slots[j]
-                n = counts[slot]
-                square = 0.0
-                for d in range(dim):
-                    delta = x[i, d] - means[slot, d]
-                    square += delta * delta
-                weights[j] = join[n] + constant[n] - 0.5 * precision[n] * square
-            weights[k] = open_[k] + alone[i]
-            chosen = draw(weights, k + 1, rng)
-            slot = slots[chosen]
-            if chosen == k:
-                k += 1
-            labels[i] = slot
-            counts[slot] += 1
-            for d in range(dim):
-                sums[slot, d] += x[i, d]
-                means[slot, d] = shrink[counts[slot]] * sums[slot, d]
+        k = gaussian_sweep(
+            x, labels, counts, slots, place, k, sums, means, join, open_, shrink, precision,
+            constant, alone, weights, rng,
+        )  # fmt: skip
         for _ in range(n_jumps):
             k = gaussian_jump(
                 x, labels, counts, slots, place, k, sums, means, join, size, number, shrink,
@@ -289,6 +304,65 @@ def wishart_log_density(point, n, kappa, dof, constant, mean, factor, half, v):
 
 @njit
 @no_type_check
+def wishart_afresh(
+    x, labels, counts, slots, k, means, factors, halves, kappa, prior_mean, prior_factor, v
+):
+    """Posteriors of all clusters from their members, and half their log determinants."""
+    for j in range(k):
+        means[slots[j]] = prior_mean
+        factors[slots[j]] = prior_factor
+        counts[slots[j]] = 0
+    for i in range(x.shape[0]):
+        slot = labels[i]
+        if slot >= 0:
+            wishart_add(x[i], counts[slot], kappa, means[slot], factors[slot], v)
+            counts[slot] += 1
+    for j in range(k):
+        halves[slots[j]] = half_log_det(factors[slots[j]])
+
+
+@njit
+@no_type_check
+def wishart_sweep(
+    x, labels, counts, slots, place, k, means, factors, halves, join, open_, kappa, dof,
+    prior_mean, prior_factor, constant, alone, weights, v, rng,
+):  # fmt: skip
+    """Draw every label given all others; returns the number of clusters afterwards."""
+    for i in range(x.shape[0]):
+        old = labels[i]
+        if old >= 0:
+            counts[old] -= 1
+            if counts[old] == 0:
+                k = close_slot(old, slots, place, k)
+            else:
+                if not wishart_remove(x[i], counts[old] + 1, kappa, means[old], factors[old], v):
+                    wishart_refresh(
+                        x, labels, old, i, kappa, prior_mean, prior_factor,
+                        means[old], factors[old], v,
+                    )  # fmt: skip
+                halves[old] = half_log_det(factors[old])
+        for j in range(k):
+            slot = slots[j]
+            n = counts[slot]
+            weights[j] = join[n] + wishart_log_density(
+                x[i], n, kappa, dof, constant, means[slot], factors[slot], halves[slot], v
+            )
+        weights[k] = open_[k] + alone[i]
+        chosen = draw(weights, k + 1, rng)
+        slot = slots[chosen]
+        if chosen == k:
+            k += 1
+            means[slot] = prior_mean
+            factors[slot] = prior_factor
+        labels[i] = slot
+        wishart_add(x[i], counts[slot], kappa, means[slot], factors[slot], v)
+        counts[slot] += 1
+        halves[slot] = half_log_det(factors[slot])
+    return k
+
+
+@njit
+@no_type_check
 def wishart_chain(
     x, labels, join, open_, size, number, kappa, dof, prior_mean, prior_factor, constant,
     marginal, refresh, n_jumps, burn_in, thin, rng, out_labels, out_log_joint,
@@ -322,49 +396,14 @@ def wishart_chain(
     draws = out_log_joint.size
     for sweep in range(burn_in + draws * thin):
         if sweep % refresh == 0:  # rounding errors of many rank-one steps never accumulate
-            for j in range(k):
-                means[slots[j]] = prior_mean
-                factors[slots[j]] = prior_factor
-                counts[slots[j]] = 0
-            for i in range(n_points):
-                slot = labels[i]
-                if slot >= 0:
-                    wishart_add(x[i], counts[slot], kappa, means[slot], factors[slot], v)
-                    counts[slot] += 1
-            for j in range(k):
-                halves[slots[j]] = half_log_det(factors[slots[j]])
-        for i in range(n_points):
-            old = labels[i]
-            if old >= 0:
-                counts[old] -= 1
-                if counts[old] == 0:
-                    k = close_slot(old, slots, place, k)
-                else:
-                    if not wishart_remove(
-                        x[i], counts[old] + 1, kappa, means[old], factors[old], v
-                    ):
-                        wishart_refresh(
-                            x, labels, old, i, kappa, prior_mean, prior_factor,
-                            means[old], factors[old], v,
-                        )  # fmt: skip
-                    halves[old] = half_log_det(factors[old])
-            for j in range(k):
-                slot = slots[j]
-                n = counts[slot]
-                weights[j] = join[n] + wishart_log_density(
-                    x[i], n, kappa, dof, constant, means[slot], factors[slot], halves[slot], v
-                )
-            weights[k] = open_[k] + alone[i]
-            chosen = draw(weights, k + 1, rng)
-            slot = slots[chosen]
-            if chosen == k:
-                k += 1
-                means[slot] = prior_mean
-                factors[slot] = prior_factor
-            labels[i] = slot
-            wishart_add(x[i], counts[slot], kappa, means[slot], factors[slot], v)
-            counts[slot] += 1
-            halves[slot] = half_log_det(factors[slot])
+            wishart_afresh(
+                x, labels, counts, slots, k, means, factors, halves, kappa, prior_mean,
+                prior_factor, v,
+            )  # fmt: skip
+        k = wishart_sweep(
+            x, labels, counts, slots, place, k, means, factors, halves, join, open_, kappa, dof,
+            prior_mean, prior_factor, constant, alone, weights, v, rng,
+        )  # fmt: skip
         for _ in range(n_jumps):
             k = wishart_jump(
                 x, labels, counts, slots, place, k, means, factors, halves, join, size, number,
@@ -419,6 +458,16 @@ def other_members(labels, i, j, members, rng):
 
 @njit
 @no_type_check
+def move_second_half(labels, j, members, n_others, slot):
+    """Put point j and the members that are marked by their complements into a slot."""
+    labels[j] = slot
+    for m in range(n_others):
+        if members[m] < 0:
+            labels[-1 - members[m]] = slot
+
+
+@njit
+@no_type_check
 def log_first(first, second):
     """log of exp(first) / (exp(first) + exp(second))."""
     gap = second - first
@@ -447,20 +496,14 @@ def gaussian_side(point, n, total, join, shrink, precision, constant):
 
 @njit
 @no_type_check
-def gaussian_jump(
-    x, labels, counts, slots, place, k, sums, means, join, size, number, shrink,
-    precision, constant, marginal, quadratic, members, halves, rng,
-):  # fmt: skip
-    """Propose one split or merge; returns the number of clusters afterwards.
+def gaussian_halves(
+    x, labels, i, j, members, n_others, join, shrink, precision, constant, halves, rng
+):
+    """Walk the members through a split, drawn or the one that is there: both sizes and log r.
 
     The half of the second point is marked in `members` by the complement of its members' numbers.
     """
-    n_points, dim = x.shape
-    if n_points < 2:
-        return k
-    i, j = two_points(n_points, rng)
     a, b = labels[i], labels[j]
-    n_others = other_members(labels, i, j, members, rng)
     halves[0], halves[1] = x[i], x[j]
     n_first, n_second = 1, 1
     log_r = 0.0
@@ -482,6 +525,25 @@ def gaussian_jump(
             n_second += 1
             halves[1] += x[p]
             members[m] = -1 - p
+    return n_first, n_second, log_r
+
+
+@njit
+@no_type_check
+def gaussian_jump(
+    x, labels, counts, slots, place, k, sums, means, join, size, number, shrink,
+    precision, constant, marginal, quadratic, members, halves, rng,
+):  # fmt: skip
+    """Propose one split or merge; returns the number of clusters afterwards."""
+    n_points, dim = x.shape
+    if n_points < 2:
+        return k
+    i, j = two_points(n_points, rng)
+    a, b = labels[i], labels[j]
+    n_others = other_members(labels, i, j, members, rng)
+    n_first, n_second, log_r = gaussian_halves(
+        x, labels, i, j, members, n_others, join, shrink, precision, constant, halves, rng
+    )
     n = n_first + n_second
     whole = halves[0] + halves[1]
     log_split = size[n_first] + marginal[n_first] + quadratic[n_first] * square_norm(halves[0])
@@ -493,10 +555,7 @@ def gaussian_jump(
             return k
         b = slots[k]
         k += 1
-        labels[j] = b
-        for m in range(n_others):
-            if members[m] < 0:
-                labels[-1 - members[m]] = b
+        move_second_half(labels, j, members, n_others, b)
         counts[a], counts[b] = n_first, n_second
         for d in range(dim):
             sums[a, d], sums[b, d] = halves[0, d], halves[1, d]
@@ -505,10 +564,7 @@ def gaussian_jump(
     log_ratio = log_whole + number[k - 1] - log_split - number[k] + log_r
     if np.log(1.0 - rng.random()) >= log_ratio:
         return k
-    labels[j] = a
-    for m in range(n_others):
-        if members[m] < 0:
-            labels[-1 - members[m]] = a
+    move_second_half(labels, j, members, n_others, a)
     counts[a], counts[b] = n, 0
     for d in range(dim):
         sums[a, d], sums[b, d] = whole[d], 0.0
@@ -518,17 +574,12 @@ def gaussian_jump(
 
 @njit
 @no_type_check
-def wishart_jump(
-    x, labels, counts, slots, place, k, means, factors, logs, join, size, number, kappa, dof,
-    prior_mean, prior_factor, constant, marginal, members, half_means, half_factors, v, rng,
+def wishart_halves(
+    x, labels, i, j, members, n_others, join, kappa, dof, prior_mean, prior_factor, constant,
+    half_means, half_factors, v, rng,
 ):  # fmt: skip
-    """The same for the Normal-inverse-Wishart; `logs` are half the log determinants."""
-    n_points = x.shape[0]
-    if n_points < 2:
-        return k
-    i, j = two_points(n_points, rng)
+    """Walk the members through a split, drawn or the one that is there: both sizes and log r."""
     a, b = labels[i], labels[j]
-    n_others = other_members(labels, i, j, members, rng)
     for side in range(2):
         half_means[side] = prior_mean
         half_factors[side] = prior_factor
@@ -560,6 +611,26 @@ def wishart_jump(
             wishart_add(x[p], n_second, kappa, half_means[1], half_factors[1], v)
             n_second += 1
             members[m] = -1 - p
+    return n_first, n_second, log_r
+
+
+@njit
+@no_type_check
+def wishart_jump(
+    x, labels, counts, slots, place, k, means, factors, logs, join, size, number, kappa, dof,
+    prior_mean, prior_factor, constant, marginal, members, half_means, half_factors, v, rng,
+):  # fmt: skip
+    """The same for the Normal-inverse-Wishart; `logs` are half the log determinants."""
+    n_points = x.shape[0]
+    if n_points < 2:
+        return k
+    i, j = two_points(n_points, rng)
+    a, b = labels[i], labels[j]
+    n_others = other_members(labels, i, j, members, rng)
+    n_first, n_second, log_r = wishart_halves(
+        x, labels, i, j, members, n_others, join, kappa, dof, prior_mean, prior_factor, constant,
+        half_means, half_factors, v, rng,
+    )  # fmt: skip
     n = n_first + n_second
     log_1, log_2 = half_log_det(half_factors[0]), half_log_det(half_factors[1])
     log_split = size[n_first] + marginal[n_first] - (dof + n_first) * log_1
@@ -571,10 +642,7 @@ def wishart_jump(
             return k
         b = slots[k]
         k += 1
-        labels[j] = b
-        for m in range(n_others):
-            if members[m] < 0:
-                labels[-1 - members[m]] = b
+        move_second_half(labels, j, members, n_others, b)
         counts[a], counts[b] = n_first, n_second
         means[a], means[b] = half_means[0], half_means[1]
         factors[a], factors[b] = half_factors[0], half_factors[1]
@@ -592,10 +660,7 @@ def wishart_jump(
     log_ratio = log_whole + number[k - 1] - log_split - number[k] + log_r
     if np.log(1.0 - rng.random()) >= log_ratio:
         return k
-    labels[j] = a
-    for m in range(n_others):
-        if members[m] < 0:
-            labels[-1 - members[m]] = a
+    move_second_half(labels, j, members, n_others, a)
     counts[a], counts[b] = n, 0
     means[a], factors[a], logs[a] = half_means[0], half_factors[0], log_det
     return close_slot(b, slots, place, k)
