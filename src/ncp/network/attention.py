@@ -12,8 +12,8 @@ Attention also goes by distances where points are vectors: kernels k_j(r) = exp(
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
 the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
 exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these, and with
-`walks` the cosines of where walks from them lead (`ncp.network.walks`); tokens and codes then start
-with the places that these are of.
+`walks` the cosines of where walks from them lead (`ncp.network.walks`); codes then have a share of
+the places that these are of.
 """
 
 from __future__ import annotations
@@ -218,7 +218,6 @@ class AttentionLayers(nn.Module):
         self.norm = nn.LayerNorm(spec.width)
         self.out = linear_from_zero(spec.width, d_h)
         self.code = nn.Linear(spec.width, spec.codes, bias=False)
-        self.place = nn.Linear(len(TIMES) * spec.codes, spec.width) if spec.walks else None
         self.place_gain = linear_from_zero(spec.width, len(TIMES)) if spec.walks else None
 
     def forward(
@@ -231,7 +230,7 @@ class AttentionLayers(nn.Module):
         walks = self._walks(x, real)
         near = self._near(x, self._links(x, real), walks, real)
         places = None if walks is None else walks.places.transpose(1, 2)
-        tokens = self._start(h, near, places)
+        tokens = self._start(h, near)
         for block in self.blocks:
             tokens = block(tokens, real, near)
         return self._finish(h, tokens, places)
@@ -278,14 +277,9 @@ class AttentionLayers(nn.Module):
         return Encoded(torch.add(h, self.out(tokens)), codes)
 
     def _start(
-        self,
-        h: Float[Tensor, "B N d_h"],
-        near: Kernels | None,
-        places: Float[Tensor, "B N t C"] | None,
+        self, h: Float[Tensor, "B N d_h"], near: Kernels | None
     ) -> Float[Tensor, "B N width"]:
         tokens: Tensor = self.into(h)
-        if self.place is not None and places is not None:
-            tokens = tokens + self.place(places.flatten(-2))
         if self.density is None or near is None:
             return tokens
         return torch.add(tokens, self.density(near.density()))
@@ -294,8 +288,7 @@ class AttentionLayers(nn.Module):
         """What new points attend to in each block: the keys and values of a data set's points."""
         links, walks = self._links(x[None]), self._walks(x[None])
         near = self._near(x[None], links, walks)
-        places = None if walks is None else walks.places.transpose(1, 2)
-        tokens, kept = self._start(h[None], near, places), []
+        tokens, kept = self._start(h[None], near), []
         for block in self.blocks:
             q, k, v = cast(AttentionBlock, block).heads(tokens)
             kept.append((k[0], v[0]))
@@ -325,8 +318,7 @@ class AttentionLayers(nn.Module):
                 cosines, places = cache.walks.of_new(squares)
             # each by itself: (M, 1, N + 1)
             near = Kernels(x[:, None], among, self.octaves, ratios, self.link_octaves, cosines)
-        alone = None if places is None else places[:, None]
-        tokens = self._start(h[:, None], near, alone)[:, 0]
+        tokens = self._start(h[:, None], near)[:, 0]
         for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
             tokens = cast(AttentionBlock, block).attend_new(k, v, tokens, near)
         return self._finish(h, tokens, places)
