@@ -40,7 +40,7 @@ BASES: dict[str, dict[str, Any]] = {
     "pairs, one coordinate": {"attention": (1, 8, 6, 2, 1), "sees": ("pairs",)},
     "pairs, mean": {"attention": (2, 8, 5, 3), "sees": ("pairs",), "pooling": "mean"},
     "links": {"attention": (2, 8, 5, 2, 0, 2), "sees": ("pairs",), "pooling": "mean"},
-    "walks": {"attention": (2, 8, 5, 2, 0, 1, True), "sees": ("pairs",), "pooling": "mean"},
+    "pairs, walks": {"attention": (2, 8, 5, 2, 0, 1, True), "sees": ("pairs",), "pooling": "mean"},
 }
 IN_FULL = ("plain", "pairs, mean")  # these with every view, the others with the first three
 
@@ -126,9 +126,9 @@ def algorithm_1(model: Network, x: Tensor, labels: Tensor) -> list[Tensor]:
             members = [i for i in range(n) if labels[i] == k]
             everything = {"G": G, "Q": Q, "point": h[n], "candidate": g_joined}
             seen = {name: v for name, v in everything.items() if name in model.spec.f_sees}
-            if "pairs" in model.spec.f_sees:
+            if "pairs" in model.spec.f_sees and model.spec.attention is not None:
                 seen["pairs"] = pair_features(model, x, z, members, n)
-                seen["points"] = point_features(z, n)
+                seen["points"] = point_features(z, n, model.spec.attention.codes)
             K = len(H) - 1 if members else len(H)
             logits.append(f_of(model, seen, K, N - n - 1))
             G = G - g_joined + g_before
@@ -169,13 +169,17 @@ def f_of(model: Network, seen: dict[str, Tensor], K: int, n_unassigned: int) -> 
 
 def pair_features(model: Network, x: Tensor, z: list[Tensor], members: list[int], n: int) -> Tensor:
     """What f sees of a cluster and point n: the list in the docstring of `PairFeatures`."""
-    C, octaves = len(z[0]), model.spec.attention.rbf_octaves if model.spec.attention else 0
+    assert model.spec.attention is not None
+    C, octaves = model.spec.attention.codes, model.spec.attention.rbf_octaves
     if not members:
-        return torch.zeros(3 * C + 4 + 3 * octaves).double()
-    mean = sum((z[i] for i in members), torch.zeros(C).double()) / len(members)
+        return torch.zeros(3 * C + 3 * (len(z[0]) // C) + 1 + 3 * octaves).double()
+    mean = sum((z[i] for i in members), torch.zeros(len(z[0])).double()) / len(members)
     rest = mean_code_after(z, n)
-    seen = [mean, mean * z[n], mean * rest]
-    cosines = [10 / C * (mean @ z[n]), 10 / C * (mean @ mean), 10 / C * (mean @ rest)]
+    seen = [mean[:C], mean[:C] * z[n][:C], mean[:C] * rest[:C]]
+    cosines = []
+    for start in range(0, len(mean), C):  # the code, then each place
+        of, other, after = (v[start : start + C] for v in (mean, z[n], rest))
+        cosines += [10 / C * (of @ other), 10 / C * (of @ of), 10 / C * (of @ after)]
     numbers = [*cosines, mean.new_tensor(math.log(1 + len(members)))]
     if octaves:
         place = x[:, : model.n_coordinates]
@@ -188,11 +192,12 @@ def pair_features(model: Network, x: Tensor, z: list[Tensor], members: list[int]
     return torch.cat([*seen, torch.stack(numbers)])
 
 
-def point_features(z: list[Tensor], n: int) -> Tensor:
+def point_features(z: list[Tensor], n: int, C: int) -> Tensor:
     """What f sees of point n and the unassigned ones."""
-    rest = mean_code_after(z, n)
-    number = rest.new_tensor(math.log(len(z) - n))  # those after n, and one
-    return torch.cat([rest * z[n], torch.stack([10 / len(rest) * (rest @ z[n]), number])])
+    product = mean_code_after(z, n) * z[n]
+    cosines = [10 / C * product[start : start + C].sum() for start in range(0, len(product), C)]
+    number = product.new_tensor(math.log(len(z) - n))  # those after n, and one
+    return torch.cat([product[:C], torch.stack([*cosines, number])])
 
 
 def mean_code_after(z: list[Tensor], n: int) -> Tensor:
@@ -210,7 +215,7 @@ def with_attention(
         ways = linked(x.detach(), layers.link_octaves)  # constants: they have no gradient
         near = [[torch.cat([near[i][j], ways[i, j]]) for j in range(len(x))] for i in range(len(x))]
     places = None
-    if layers.place_gain is not None:
+    if layers.has_walks:
         alike = walked(x.detach())
         places = placed(alike, layers.code.out_features)
         near = [
@@ -224,11 +229,10 @@ def with_attention(
         t = attended(block, t, near)
     t = [layers.norm(t_i) for t_i in t]
     projected = [layers.code(t_i) for t_i in t]
-    if places is not None:
-        gains = [10 * layers.place_gain(t_i) for t_i in t]
-        by_time = zip(projected, gains, places, strict=True)
-        projected = [p + gain @ place for p, gain, place in by_time]
     codes = [math.sqrt(len(p)) * p / (p @ p).sqrt() for p in projected]
+    if places is not None:
+        scaled = [math.sqrt(len(projected[0])) * place.flatten() for place in places]
+        codes = [torch.cat(both) for both in zip(codes, scaled, strict=True)]
     return [h_i + layers.out(t_i) for h_i, t_i in zip(h, t, strict=True)], codes
 
 

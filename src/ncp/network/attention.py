@@ -12,8 +12,8 @@ Attention also goes by distances where points are vectors: kernels k_j(r) = exp(
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
 the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
 exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these, and with
-`walks` the cosines of where walks from them lead (`ncp.network.walks`); codes then have a share of
-the places that these are of.
+`walks` the cosines of where walks from them lead (`ncp.network.walks`); the places of these, as
+long as a code, follow it.
 """
 
 from __future__ import annotations
@@ -85,10 +85,15 @@ class Attention(Part):
             raise ValueError("Expected rbf_octaves with walks but got 0")
 
     @property
+    def places(self) -> int:
+        """How many places of a point follow its code."""
+        return len(TIMES) if self.walks else 0
+
+    @property
     def channels(self) -> int:
         """How many kernels attention sees of two points."""
         linked = len(NEIGHBOURS) * self.link_octaves
-        return self.rbf_octaves + linked + (len(TIMES) if self.walks else 0)
+        return self.rbf_octaves + linked + self.places
 
     def n_coordinates(self, event_shape: tuple[int, ...]) -> int:
         """How many numbers of a point are its position: none without distances."""
@@ -199,7 +204,7 @@ class Encoded(NamedTuple):
     """Encodings in the light of the data set."""
 
     h: Float[Tensor, "*rows d_h"]
-    codes: Float[Tensor, "*rows C"]
+    codes: Float[Tensor, "*rows C"]  # and places
 
 
 class AttentionLayers(nn.Module):
@@ -218,7 +223,6 @@ class AttentionLayers(nn.Module):
         self.norm = nn.LayerNorm(spec.width)
         self.out = linear_from_zero(spec.width, d_h)
         self.code = nn.Linear(spec.width, spec.codes, bias=False)
-        self.place_gain = linear_from_zero(spec.width, len(TIMES)) if spec.walks else None
 
     def forward(
         self,
@@ -271,9 +275,10 @@ class AttentionLayers(nn.Module):
     ) -> Encoded:
         tokens = self.norm(tokens)
         codes = self.code(tokens)
-        if self.place_gain is not None and places is not None:
-            codes = codes + (GAIN * self.place_gain(tokens)[..., None] * places).sum(-2)
-        codes = codes.shape[-1] ** 0.5 * nn.functional.normalize(codes, dim=-1)
+        length = codes.shape[-1] ** 0.5
+        codes = length * nn.functional.normalize(codes, dim=-1)
+        if places is not None:
+            codes = torch.cat([codes, length * places.flatten(-2)], -1)
         return Encoded(torch.add(h, self.out(tokens)), codes)
 
     def _start(
