@@ -223,6 +223,7 @@ class AttentionLayers(nn.Module):
         self.norm = nn.LayerNorm(spec.width)
         self.out = linear_from_zero(spec.width, d_h)
         self.code = nn.Linear(spec.width, spec.codes, bias=False)
+        self.place = linear_from_zero(spec.places * spec.codes, spec.width) if spec.walks else None
 
     def forward(
         self,
@@ -234,7 +235,7 @@ class AttentionLayers(nn.Module):
         walks = self._walks(x, real)
         near = self._near(x, self._links(x, real), walks, real)
         places = None if walks is None else walks.places.transpose(1, 2)
-        tokens = self._start(h, near)
+        tokens = self._start(h, near, places)
         for block in self.blocks:
             tokens = block(tokens, real, near)
         return self._finish(h, tokens, places)
@@ -282,9 +283,14 @@ class AttentionLayers(nn.Module):
         return Encoded(torch.add(h, self.out(tokens)), codes)
 
     def _start(
-        self, h: Float[Tensor, "B N d_h"], near: Kernels | None
+        self,
+        h: Float[Tensor, "B N d_h"],
+        near: Kernels | None,
+        places: Float[Tensor, "B N t C"] | None,
     ) -> Float[Tensor, "B N width"]:
         tokens: Tensor = self.into(h)
+        if self.place is not None and places is not None:
+            tokens = tokens + self.place(places.flatten(-2))
         if self.density is None or near is None:
             return tokens
         return torch.add(tokens, self.density(near.density()))
@@ -293,7 +299,8 @@ class AttentionLayers(nn.Module):
         """What new points attend to in each block: the keys and values of a data set's points."""
         links, walks = self._links(x[None]), self._walks(x[None])
         near = self._near(x[None], links, walks)
-        tokens, kept = self._start(h[None], near), []
+        places = None if walks is None else walks.places.transpose(1, 2)
+        tokens, kept = self._start(h[None], near, places), []
         for block in self.blocks:
             q, k, v = cast(AttentionBlock, block).heads(tokens)
             kept.append((k[0], v[0]))
@@ -323,7 +330,8 @@ class AttentionLayers(nn.Module):
                 cosines, places = cache.walks.of_new(squares)
             # each by itself: (M, 1, N + 1)
             near = Kernels(x[:, None], among, self.octaves, ratios, self.link_octaves, cosines)
-        tokens = self._start(h[:, None], near)[:, 0]
+        alone = None if places is None else places[:, None]
+        tokens = self._start(h[:, None], near, alone)[:, 0]
         for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
             tokens = cast(AttentionBlock, block).attend_new(k, v, tokens, near)
         return self._finish(h, tokens, places)
