@@ -12,8 +12,8 @@ Attention also goes by distances where points are vectors: kernels k_j(r) = exp(
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
 the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
 exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these, and with
-`walks` the cosines of where walks from them lead (`ncp.network.walks`); the places of these, as
-long as a code, follow it.
+`walks` the cosines of where walks from them lead (`ncp.network.walks`): tokens start with the places
+of these, which also follow the code.
 """
 
 from __future__ import annotations
