@@ -19,23 +19,14 @@ import pytest
 import ncp
 from ncp import cli
 from ncp.clustering import batch
-from ncp.network import pretrained
 from ncp.network.checkpoint import save_model
-from tests.small_models import gaussian, install
+from tests.small_models import gaussian
 
 HEAVY = ("torch", "matplotlib", "pandas", "sklearn", "numba", "lightning_fabric", "scipy")
 OUTPUTS = {"labels.csv", "samples.npz", "summary.json", "report.html"}
 
 
-@pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("weights"))
-
-
-@pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pretrained, "DIRECTORY", weights)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from ncp.generative.plugins import VARIABLE
 from ncp.network import pretrained
 from ncp.output.readers import read_table
 from ncp.output.terminal import visible
-from tests.small_models import install
 
 QUICK = ("--samples", 20, "--orders", 2)
 STICKS = """
@@ -48,15 +47,11 @@ number = 3
 """
 
 
-@pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("weights"))
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pretrained, "DIRECTORY", weights)
+def _no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "")
 
 

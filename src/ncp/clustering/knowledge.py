@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64
 
+from ncp.output.columns import is_gap
 from ncp.sampling.constraints import Constraints, constrain
 
 __all__ = [
@@ -343,9 +344,7 @@ def says_nothing(value: Any) -> bool:
         >>> [says_nothing(value) for value in (None, float("nan"), " ", -1, "nan")]
         [True, True, True, False, False]
     """
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return not value.strip() if isinstance(value, str) else bool(value != value)
+    return not value.strip() if isinstance(value, str) else is_gap(value)
 
 
 def is_unknown(value: Any) -> bool:

@@ -11,9 +11,9 @@ encoded once, whatever the number of samples and orders, so this is where capaci
 Attention also goes by distances where points are vectors: kernels k_j(r) = exp(-r^2 4^j / 8), one
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
 the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
-exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these, and with
-`walks` the cosines of where walks from them lead (`ncp.network.walks`): tokens start with the places
-of these, which also follow the code.
+exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these. With
+`walks` so are cosines of where walks from two points lead (`ncp.network.walks`); tokens start with
+the places that these are of, which also follow the code.
 """
 
 from __future__ import annotations

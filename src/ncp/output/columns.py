@@ -27,7 +27,15 @@ from ncp.output.text import MISSING, Marks, bare, common_unit, meaning_of_commas
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = ["Columns", "check_whole", "columns_of", "default_names", "encode", "find_column"]
+__all__ = [
+    "Columns",
+    "check_whole",
+    "columns_of",
+    "default_names",
+    "encode",
+    "find_column",
+    "is_gap",
+]
 
 NINES = re.compile("99+")  # as in -999, for a missing value
 LARGEST_WHOLE = 2**53  # the last whole number that has no other beside it as a float
@@ -152,6 +160,18 @@ def find_column(column: str, names: Sequence[str]) -> int:
         return int(column) - 1
     listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
     raise Refused(f"has no column {column!r}; its columns are {listed}")
+
+
+def is_gap(value: Any) -> bool:
+    """Whether a cell holds nothing: None, NaN, or what pandas has for it (not imported for that).
+
+    Example:
+        >>> [is_gap(value) for value in (None, float("nan"), "", 0)]
+        [True, True, False, False]
+    """
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, Decimal, np.generic)) and bool(value != value)
 
 
 def check_whole(values: np.ndarray, where: str = "one") -> None:

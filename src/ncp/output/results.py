@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ncp.output.columns import is_gap
+
 if TYPE_CHECKING:
     from pandas import DataFrame
 
@@ -100,8 +102,7 @@ def _excel(frame: DataFrame) -> bytes:
     sheet = book.create_sheet("labels")
 
     def cell(value: Any) -> Any:
-        missing = type(value).__name__ in ("NAType", "NaTType")
-        if missing or (isinstance(value, float) and value != value):
+        if is_gap(value):
             return None
         if not isinstance(value, EXCEL) or getattr(value, "tzinfo", None) is not None:
             value = str(value)  # lists, and times of a zone, have no place in a sheet
