@@ -408,7 +408,8 @@ def test_the_estimator(six: np.ndarray, model: NCP) -> None:
     assert fitted.score_samples(six).shape == (6,)
     assert fitted.sample(3)[0].shape == (3, 2)
     assert not hasattr(NCPClusterer(gaussian(2)), "score_samples")
-    hasty = NCPClusterer(model, alpha=1.0, ratio=4.0, dof=6.0, exact=True, time_limit=1e-6)
+    how: dict[str, Any] = {"alpha": 1.0, "ratio": 4.0, "dof": 6.0, "random_state": 0}
+    hasty = NCPClusterer(model, exact=True, time_limit=1e-6, **how)
     with pytest.raises(ValueError, match="Expected exact samples but the verdict is 'not conv"):
         hasty.fit(np.random.default_rng(0).normal(size=(40, 2)))
 
