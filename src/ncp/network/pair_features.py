@@ -96,7 +96,7 @@ class PairFeatures:
         mean = sums[:, :-1] / size.clamp(min=1)
         code, other = mean[:, :whole], point[:, :whole]
         products = torch.stack([code * other, code * code, code * unassigned], 1)
-        cosines = COSINE * products.reshape(len(size), 3, -1, c).mean(3).mT.flatten(1)
+        cosines = COSINE * products.view(len(size), 3, 1 + self.places, c).mean(3).mT.flatten(1)
         seen = [code[:, :c], products[:, 0, :c], products[:, 2, :c], cosines, size.log1p()]
         if self.octaves:
             centre = mean[:, whole : whole + d]
@@ -114,5 +114,5 @@ class PairFeatures:
     ) -> Float[Tensor, "rows n_point"]:
         """Of points, and the mean code and number of the unassigned ones."""
         product = unassigned * point[:, : self.n_codes]
-        cosines = COSINE * product.reshape(len(product), -1, self.codes).mean(2)
+        cosines = COSINE * product.view(len(product), 1 + self.places, self.codes).mean(2)
         return torch.cat([product[:, : self.codes], cosines, n_unassigned[:, None].log1p()], 1)
