@@ -339,8 +339,13 @@ def test_large_and_weighted_results_survive(large: Clustering, model: NCP, tmp_p
     np.testing.assert_allclose(again.predict_proba(rows), weighted.predict_proba(rows), atol=1e-6)
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "cut", "format", "shape", "member", "pickle"])
-def test_damaged_files_are_refused(found: Clustering, damage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    ["empty", "text", "cut", "format", "shape", "member", "pickle", "no scorer", "scorer's shape"],
+)
+def test_damaged_files_are_refused(
+    found: Clustering, model: NCP, damage: str, tmp_path: Path
+) -> None:
     path = tmp_path / "found.npz"
     found.save(path)
     content = path.read_bytes()
@@ -355,6 +360,10 @@ def test_damaged_files_are_refused(found: Clustering, damage: str, tmp_path: Pat
             members["confidence.npy"] = _npy(np.zeros(3))
         elif damage == "member":
             del members["samples.npy"]
+        elif damage == "no scorer":
+            del members["scorer_labels.npy"]
+        elif damage == "scorer's shape":
+            members["scorer_labels.npy"] = _npy(np.zeros((2, 3), dtype=np.int64))
         else:
             members["cluster.npy"] = _npy(np.array([{}] * 24, dtype=object))
         buffer = io.BytesIO()
@@ -364,7 +373,7 @@ def test_damaged_files_are_refused(found: Clustering, damage: str, tmp_path: Pat
         content = buffer.getvalue()
     path.write_bytes(content)
     with pytest.raises(ValueError, match="is not"):
-        Clustering.load(path)
+        Clustering.load(path, model)
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -195,9 +195,9 @@ def load_clustering(
         _check(found)
         if about["family"] is not None:
             return with_family(found, arrays, about["family"])
-    if found.model is None or not found.has_table:
-        return found
-    return _with_scorer(found, found.model, arrays)
+        if found.model is None or not found.has_table:
+            return found
+        return _with_scorer(found, found.model, arrays)
 
 
 def _said(heard: Heard) -> dict[str, Any]:
@@ -316,12 +316,9 @@ def _fits(known: Translated, n: int) -> bool:
 
 
 def _with_scorer(found: Clustering, model: NCP, arrays: Mapping[str, np.ndarray]) -> Clustering:
+    labels, weights = arrays["scorer_labels"], arrays["scorer_weights"]
+    if labels.shape != (len(weights), len(found.index)) or labels.dtype.kind != "i":
+        raise ValueError("its arrays do not fit to each other")
     preparation, features = fit_preparation(model, found.data, found.index, found.settings)
-    scorer = Scorer(
-        preparation,
-        features,
-        arrays["scorer_labels"],
-        arrays["scorer_weights"],
-        found.summary.estimate.labels,
-    )
+    scorer = Scorer(preparation, features, labels, weights, found.summary.estimate.labels)
     return replace(found, scorer=scorer)
