@@ -215,10 +215,9 @@ def with_attention(
         ways = linked(x.detach(), layers.link_octaves)  # constants: they have no gradient
         near = [[torch.cat([near[i][j], ways[i, j]]) for j in range(len(x))] for i in range(len(x))]
     places = None
-    if layers.has_walks:  # constants, too
+    if layers.place is not None:  # constants, too
         alike = walked(x.detach())
         places = placed(alike, layers.code.out_features)
-        assert layers.place is not None
         t = [t_i + layers.place(place.flatten()) for t_i, place in zip(t, places, strict=True)]
         near = [
             [torch.cat([near[i][j], alike[i, j]]) for j in range(len(x))] for i in range(len(x))

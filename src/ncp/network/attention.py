@@ -213,7 +213,7 @@ class AttentionLayers(nn.Module):
     def __init__(self, spec: Attention, d_h: int, n_coordinates: int) -> None:
         super().__init__()
         self.octaves = spec.rbf_octaves if n_coordinates else 0
-        self.link_octaves, self.has_walks = spec.link_octaves, spec.walks
+        self.link_octaves = spec.link_octaves
         self.channels = channels = spec.channels
         self.into = nn.Linear(d_h, spec.width)
         self.density = linear_from_zero(channels, spec.width) if channels else None
@@ -250,7 +250,7 @@ class AttentionLayers(nn.Module):
     def _walks(
         self, x: Float[Tensor, "B N D"], real: Bool[Tensor, "B N"] | None = None
     ) -> Walks | None:
-        if not self.has_walks:
+        if self.place is None:
             return None
         squares = _squares(x[:, :, None], x[:, None]).clamp(max=FAR).detach()
         return Walks.among(squares, None if real is None else real.sum(1), self.code.out_features)

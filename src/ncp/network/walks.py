@@ -29,10 +29,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ncp.network.links import LEAST
+
 __all__ = ["TIMES", "Walks"]
 
 TIMES = (4, 32)  # powers of two
-LEAST = 1e-4  # c^2, in units of the prior's scale: points may coincide
 SAID = 1e-3  # of a squared length: what is less than this is rounding
 
 
