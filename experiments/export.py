@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ncp.checks.runner import run_checks
-from ncp.cli import check_plan
+from ncp.cli.check import check_plan
 from ncp.files import write_atomically
 from ncp.generative.mnist import attach_arrays
 from ncp.generative.tables import TabularMixture

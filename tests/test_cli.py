@@ -18,6 +18,10 @@ import pytest
 
 import ncp
 from ncp import cli
+from ncp.cli import check as cli_check
+from ncp.cli import cluster as cli_cluster
+from ncp.cli.common import BAD_INPUT, SOME_FAILED
+from ncp.cli.main import BUG
 from ncp.clustering import batch
 from ncp.network.checkpoint import save_model
 from tests.small_models import gaussian
@@ -115,7 +119,7 @@ def test_labels_know_their_rows(kind: str, tmp_path: Path) -> None:
 def test_a_bomb_among_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small_tables(tmp_path, 2)
     (tmp_path / "f5.csv").write_bytes(gzip.compress(b"1,2\n" * 10**7))
-    assert run("cluster", "f*.csv", *QUICK, "--no-report", "--max-memory", 0.1) == cli.SOME_FAILED
+    assert run("cluster", "f*.csv", *QUICK, "--no-report", "--max-memory", 0.1) == SOME_FAILED
     assert files(Path("ncp-output")) == {"f0", "f1"}
     error = capsys.readouterr().err
     assert error.startswith("ncp: f5.csv: ")
@@ -127,7 +131,7 @@ def test_commas_through_the_command_line(
 ) -> None:
     (tmp_path / "us.csv").write_text('a,b\n"1,234",7\n"2,500",8\n"1,001",9\n')
     how = ("cluster", "us.csv", *QUICK, "--no-report", "-q", "--out", "us")
-    assert run(*how) == cli.BAD_INPUT
+    assert run(*how) == BAD_INPUT
     assert "--decimal , or --thousands ," in capsys.readouterr().err
     assert run(*how, "--thousands", ",") == 0
     first = Path("us/summary.json").stat().st_mtime_ns
@@ -172,7 +176,7 @@ def test_a_file_in_the_way_is_not_overwritten(
 ) -> None:
     monkeypatch.setattr(batch, "cluster_many", lambda *_, **__: pytest.fail("sampled"))
     Path("labels.csv").write_text("a,b\n1,2\n3,4\n")
-    assert run("cluster", "labels.csv", "--out", ".") == cli.BAD_INPUT
+    assert run("cluster", "labels.csv", "--out", ".") == BAD_INPUT
     assert "was not written by ncp" in capsys.readouterr().err
     assert Path("labels.csv").read_text() == "a,b\n1,2\n3,4\n"
 
@@ -219,7 +223,7 @@ def test_many_files_with_a_bad_one(
     monkeypatch.setattr(batch, "BLOCK_FILES", 3)
     small_tables(tmp_path, 7)
     (tmp_path / "f3.csv").write_bytes(b"")
-    assert run("cluster", "f*.csv", *QUICK, "--no-report", "--out", "all") == cli.SOME_FAILED
+    assert run("cluster", "f*.csv", *QUICK, "--no-report", "--out", "all") == SOME_FAILED
     assert files(Path("all")) == {f"f{i}" for i in range(7) if i != 3}
     printed = capsys.readouterr()
     assert printed.err == "ncp: f3.csv: is empty; a table needs at least one row of numbers\n"
@@ -229,20 +233,20 @@ def test_summaries_are_remembered_by_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever files are broken, and of those that are kept, too."""
-    monkeypatch.setattr(cli, "TABLE_ROWS", 2)
+    monkeypatch.setattr(cli_cluster, "TABLE_ROWS", 2)
     small_tables(tmp_path, 5)
     (tmp_path / "f0.csv").write_bytes(b"")
     remembered = []
-    tell = cli._tell
+    tell = cli_cluster._tell
 
     def look(jobs: list[batch.Job], *rest: object) -> int:
         remembered.append([bool(job.summary) for job in jobs])
         return tell(jobs, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(cli, "_tell", look)
+    monkeypatch.setattr(cli_cluster, "_tell", look)
     for more in ((), ("--resume",)):
         done = run("cluster", "f*.csv", *QUICK, "--no-report", "--out", "all", *more)
-        assert done == cli.SOME_FAILED
+        assert done == SOME_FAILED
         printed = capsys.readouterr().out
         assert "... and 2 more" in printed
         assert ("(kept)" in printed) == bool(more)
@@ -254,7 +258,7 @@ def test_jobs_without_a_summary_are_counted(capsys: pytest.CaptureFixture[str]) 
     jobs = [batch.Job(f"{i}.csv", f"name{i}", Path("all") / str(i)) for i in range(3)]
     jobs[2].summary = {"sizes": [5], "n_points": 5, "n_clusters": 1, "mean_confidence": 1.0}
     jobs[2].summary["posterior_of_k"] = {"1": 1.0}
-    assert cli._tell(jobs, 1.0, True, False) == 0
+    assert cli_cluster._tell(jobs, 1.0, True, False) == 0
     printed = capsys.readouterr().out
     assert "name2" in printed
     assert "... and 2 more" in printed
@@ -288,7 +292,7 @@ def test_a_file_in_the_place_of_the_folder(
     monkeypatch.setattr("ncp.clustering.batch.cluster_many", lambda *_: pytest.fail("sampled"))
     Path("afile").write_text("")
     for out in ("afile", "afile/below"):
-        assert run("cluster", data, "--out", out) == cli.BAD_INPUT
+        assert run("cluster", data, "--out", out) == BAD_INPUT
         assert "afile: is a file" in capsys.readouterr().err
 
 
@@ -304,7 +308,7 @@ def test_the_papers_models_are_measured_not_judged(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("ncp.checks.runner.run_checks", checked)
     monkeypatch.setattr("ncp.output.plots.check_figure", lambda _: None)
-    monkeypatch.setattr(cli, "_save_figure", lambda *_: None)
+    monkeypatch.setattr(cli_check, "save_figure", lambda *_: None)
     save_model("gaussian-2d-paper.safetensors", gaussian())
     assert run("check", "gaussian-2d-paper.safetensors", "--quick", "-q") == 0
     assert run("check", "gaussian-2d", "-q") == 0
@@ -335,7 +339,7 @@ def test_bad_data_is_one_line(
     tmp_path: Path, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.csv").write_bytes(content)
-    assert run("cluster", "bad.csv", "--out", "never") == cli.BAD_INPUT
+    assert run("cluster", "bad.csv", "--out", "never") == BAD_INPUT
     error = capsys.readouterr().err
     assert error.startswith("ncp: bad.csv: ")
     assert said in error
@@ -387,7 +391,7 @@ def test_a_bug_is_one_line_too(
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("ncp.clustering.batch.cluster_many", broken)
-    assert run("cluster", data, "--out", "never") == cli.BUG
+    assert run("cluster", data, "--out", "never") == BUG
     assert "unexpected RuntimeError: surprise" in capsys.readouterr().err
     assert not Path("never").exists()
     with pytest.raises(RuntimeError, match="surprise"):
@@ -403,7 +407,7 @@ def test_a_full_disk_leaves_nothing(data: Path, monkeypatch: pytest.MonkeyPatch)
         real(path, content)
 
     monkeypatch.setattr("ncp.output.folder.create_file", full)
-    assert run("cluster", data, *QUICK, "--no-report", "--out", "full") == cli.BAD_INPUT
+    assert run("cluster", data, *QUICK, "--no-report", "--out", "full") == BAD_INPUT
     assert not Path("full").exists()
     assert {path.name for path in Path().iterdir()} == {"data.csv"}
 

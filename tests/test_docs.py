@@ -108,7 +108,7 @@ def test_commands_exist(page: Path) -> None:
 def check_ncp(words: list[str], where: str) -> None:
     from typer.main import get_command
 
-    from ncp.cli import commands as ncp
+    from ncp.cli.main import commands as ncp
 
     command: Any = get_command(ncp)
     while words and words[0] in getattr(command, "commands", {}):

@@ -19,6 +19,7 @@ import pytest
 from ncp import cli
 from ncp.checks import runner
 from ncp.checks.report import CheckReport, CheckRow
+from ncp.cli.common import CHECK_FAILED
 from ncp.clustering import batch
 from ncp.clustering.cluster import cluster
 from ncp.generative import mnist as datasets
@@ -217,7 +218,7 @@ def test_check_through_the_command_line(
     monkeypatch.setattr("ncp.output.plots.check_figure", lambda report: some_figure())
     out = tmp_path / "out"
     code = cli.app(["check", str(model), "--quick", "--out", str(out)])
-    assert code == (0 if passed else cli.CHECK_FAILED)
+    assert code == (0 if passed else CHECK_FAILED)
     assert {path.name for path in out.iterdir()} == {"check.json", "check.png"}
     assert json.loads((out / "check.json").read_text())["passed"] is passed
     assert "distance" in capsys.readouterr().out

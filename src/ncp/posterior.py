@@ -108,7 +108,6 @@ class Partitions:
         labels = as_labels(self.labels)
         if labels.ndim != 2:
             raise ValueError(f"Expected labels of shape (U, N) but got shape {shape_of(labels)}")
-        n_rows = len(labels)
         counts = as_tensor(self.counts)
         if counts.is_floating_point() or counts.dtype == torch.bool:
             raise ValueError(f"Expected integer counts but got {counts.dtype}")
@@ -118,14 +117,18 @@ class Partitions:
             column = getattr(self, name)
             if column is not None:
                 object.__setattr__(self, name, as_tensor(column).double().numpy())
+        self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        n_rows, n_points = self.labels.shape
         for name in ("counts", "log_q", "log_weights", "runs"):
             column = getattr(self, name)
             if column is not None and column.shape != (n_rows,):
                 raise ValueError(f"Expected {name} of shape ({n_rows},) but got {column.shape}")
         if n_rows and int(self.counts.min()) < 1:
             raise ValueError(f"Expected counts >= 1 but got {int(self.counts.min())}")
-        if self.x is not None and len(self.x) != labels.shape[1]:
-            raise ValueError(f"Expected x of {labels.shape[1]} points but got {len(self.x)}")
+        if self.x is not None and len(self.x) != n_points:
+            raise ValueError(f"Expected x of {n_points} points but got {len(self.x)}")
 
     @classmethod
     def of(cls, samples: Any) -> Partitions:

@@ -160,14 +160,14 @@ class GaussianClustering(Clustering):
         turn = family.axes * family.scale[:, None]  # (P, d)
         found = []
         for k in range(int(labels.max()) + 1):
-            mean = sum(w * one[k].mean for w, one in zip(share, each, strict=True))
-            cov = sum(w * one[k].covariance for w, one in zip(share, each, strict=True))
-            spread = sum(
-                w * one[k].covariance / one[k].kappa for w, one in zip(share, each, strict=True)
-            )
+            parts = [one[k] for one in each]
+            mean = share @ np.stack([one.mean for one in parts])
+            covs = np.stack([one.covariance for one in parts])
+            cov = np.tensordot(share, covs, 1)
+            spread = np.tensordot(share / [one.kappa for one in parts], covs, 1)
             sd = np.sqrt(np.diag(turn @ spread @ turn.T))
             size = int((labels == k).sum())
-            centre = family.back(np.asarray(mean)[None])[0]
+            centre = family.back(mean[None])[0]
             found.append(Cluster(size, centre, sd, turn @ cov @ turn.T))
         return found
 

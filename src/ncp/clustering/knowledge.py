@@ -100,20 +100,24 @@ class Knowledge:
             labels = _by_row(before.known, find, x)
             new = _by_row(self.known, find, x)
             known = Labels(a if b is None else b for a, b in zip(labels, new, strict=True))
-        number = (self.n_clusters, self.at_least, self.at_most)
-        if all(n is None for n in number):
-            number = (before.n_clusters, before.at_least, before.at_most)
-        elif self.n_clusters is None:  # one limit does not lift the other
-            least = before.at_least if self.at_least is None else self.at_least
-            number = (None, least, before.at_most if self.at_most is None else self.at_most)
         return Knowledge(
             known,
             (*before.together, *self.together),
             (*before.apart, *self.apart),
-            *number,
+            *self._number(before),
             self.at_any_price or before.at_any_price,
             before.called,
         )
+
+    def _number(self, before: Knowledge) -> tuple[int | None, int | None, int | None]:
+        """Of clusters, its least and its most."""
+        if self.n_clusters is not None:
+            return self.n_clusters, self.at_least, self.at_most
+        if self.at_least is None and self.at_most is None:
+            return before.n_clusters, before.at_least, before.at_most
+        least = before.at_least if self.at_least is None else self.at_least
+        most = before.at_most if self.at_most is None else self.at_most
+        return None, least, most  # one limit does not lift the other
 
     def translate(self, x: Any) -> Translated:
         """In positions of the rows of a table, with all names looked up."""

@@ -528,8 +528,8 @@ class Clustering:
             "n_distinct_samples": len(self.posterior),
             "estimate": self.summary.estimate.loss,
             "expected_loss": self.summary.estimate.expected_loss,
-            "importance": None,
-            "exact": None,
+            "importance": self._importance_facts(),
+            "exact": self._exact_facts(),
             "verdict": asdict(self.verdict),
             "words": [*self.words(), self.trust()],
             "notes": list(self.notes),
@@ -538,15 +538,6 @@ class Clustering:
             "settings": asdict(self.settings),
             "seconds": round(self.seconds, 3),
         }
-        if self.posterior.log_weights is not None:
-            report = self.posterior.report
-            plain["importance"] = {
-                "verdict": report.verdict,
-                "ess": report.ess,
-                "k_hat": report.k_hat if np.isfinite(report.k_hat) else str(report.k_hat),
-                "log_evidence": float(report.log_evidence.value),
-                "log_evidence_se": float(report.log_evidence.standard_error),
-            }
         if self.heard is not None:
             plain["cluster_names"] = list(self.cluster_names)
             plain["known"] = {
@@ -556,14 +547,30 @@ class Clustering:
                 "log_probability": self.heard.log_probability,
                 "effective_samples": self.heard.n_draws,
             }
-        if (how := self.posterior.finish) is not None:
-            plain["exact"] = {
-                "method": how.method,
-                "converged": how.converged,
-                "ess": how.ess,
-                "r_hat": how.r_hat if np.isfinite(how.r_hat) else str(how.r_hat),
-            }
         return plain
+
+    def _importance_facts(self) -> dict[str, Any] | None:
+        if self.posterior.log_weights is None:
+            return None
+        report = self.posterior.report
+        return {
+            "verdict": report.verdict,
+            "ess": report.ess,
+            "k_hat": report.k_hat if np.isfinite(report.k_hat) else str(report.k_hat),
+            "log_evidence": float(report.log_evidence.value),
+            "log_evidence_se": float(report.log_evidence.standard_error),
+        }
+
+    def _exact_facts(self) -> dict[str, Any] | None:
+        how = self.posterior.finish
+        if how is None:
+            return None
+        return {
+            "method": how.method,
+            "converged": how.converged,
+            "ess": how.ess,
+            "r_hat": how.r_hat if np.isfinite(how.r_hat) else str(how.r_hat),
+        }
 
     def save(self, path: str | os.PathLike[str], table: bool = True) -> None:
         """Write the result to one file that `load` reads; see `ncp.clustering.saving`.

@@ -72,6 +72,15 @@ def saved(found: Clustering, table: bool = True) -> bytes:
     frame = found.frame
     if frame is not None and not with_table:
         frame = frame.iloc[:, :0]  # what the rows are called, as the caller calls them
+    arrays, family = _arrays(found, with_table, frame)
+    names = None if frame is None else [str(name) for name in frame.columns]
+    return _zipped(arrays, _about(found) | {"frame": names, "family": family})
+
+
+def _arrays(
+    found: Clustering, with_table: bool, frame: DataFrame | None
+) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
+    """The numbers, and what else is to be said of a Gaussian mixture."""
     arrays: dict[str, np.ndarray] = {
         "cluster": found.labels,
         "confidence": found.confidence,
@@ -94,13 +103,17 @@ def saved(found: Clustering, table: bool = True) -> bytes:
         arrays |= {f"frame_{i}": _plain(column) for i, column in enumerate(columns)}
     if found.heard is not None:
         arrays["known"] = found.heard.rows.labels
+    return arrays, family
+
+
+def _about(found: Clustering) -> dict[str, Any]:
+    """All that is not an array, plain."""
     estimate = found.summary.estimate
-    about = {
+    return {
         "format": FORMAT,
         "columns": list(found.columns),
         "levels": [list(levels) for levels in found.levels],
         "names": list(found.row_names),
-        "frame": None if frame is None else [str(name) for name in frame.columns],
         "notes": list(found.notes),
         "warnings": list(found.warnings),
         "model_name": found.model_name,
@@ -120,9 +133,7 @@ def saved(found: Clustering, table: bool = True) -> bytes:
             "hits": estimate.hits,
             "runs": estimate.runs,
         },
-        "family": family,
     }
-    return _zipped(arrays, about)
 
 
 def _weights(found: Clustering) -> str:

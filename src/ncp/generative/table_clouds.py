@@ -93,22 +93,24 @@ def draw_cloud(n_points: int, dim: int, rng: Generator) -> Array:
         e = e @ np.linalg.qr(rng.standard_normal((dim, dim)))[0]
         e = (e * np.exp(rng.normal(0.0, 0.6, size=dim))) @ rng.standard_normal((dim, dim))
         e = e / np.maximum(e.std(0), 1e-3)
-    kind = rng.random()
-    if kind < 0.35:  # log-normal in every column
-        z = np.exp(rng.uniform(0.3, 1.4) * rng.uniform(0.7, 1.3, size=dim) * e)
-    elif kind < 0.55:
-        z = rng.random((n_points, dim))
-    elif kind < 0.65:
-        z = rng.gamma(np.exp(rng.uniform(-0.3, 2.0)), size=(n_points, dim))
-    elif kind < 0.75:
-        z = _ball(e, rng)
-    elif kind < 0.85:
-        z = _heavy(e, rng)
-    else:
-        z = e
+    z = _density(e, rng)
     if dim > 1 and rng.random() < 0.25:
         z = z @ (np.eye(dim) + rng.uniform(0.2, 1.0) * rng.standard_normal((dim, dim)))
     return np.asarray(z)
+
+
+def _density(e: Array, rng: Generator) -> Array:
+    """Of normal numbers (N, q), those of some other density."""
+    kind = rng.random()
+    if kind < 0.35:  # log-normal in every column
+        return np.asarray(np.exp(rng.uniform(0.3, 1.4) * rng.uniform(0.7, 1.3, e.shape[1]) * e))
+    if kind < 0.55:
+        return rng.random(e.shape)
+    if kind < 0.65:
+        return rng.gamma(np.exp(rng.uniform(-0.3, 2.0)), size=e.shape)
+    if kind < 0.75:
+        return _ball(e, rng)
+    return _heavy(e, rng) if kind < 0.85 else e
 
 
 def draw_latents(
@@ -169,24 +171,29 @@ def _means(separation: tuple[float, float], factors: Array, rng: Generator) -> A
     n_clusters, dim, _ = factors.shape
     if n_clusters == 1:
         return np.zeros((1, dim))
-    best = np.zeros((n_clusters, dim))
-    best_gap = -1.0
     relevance = np.exp(rng.normal(0.0, 0.7, size=dim)) * (rng.random(dim) < rng.uniform(0.4, 1.0))
     relevance[rng.integers(dim)] += 1.0
     pooled = np.einsum("kij,kil->jl", factors, factors) / n_clusters  # mean covariance
     # units of the pooled spread, so that separation and shape are chosen independently
     root = np.linalg.cholesky(pooled + 1e-9 * np.trace(pooled) / dim * np.eye(dim))
     size = np.linalg.norm(factors, axis=(1, 2)) / np.linalg.norm(root)
-    for _ in range(rng.integers(1, 6)):  # more tries, more evenly spread clusters
-        m = _layout(n_clusters, dim, rng) * relevance
-        d = np.linalg.norm(m[:, None] - m[None], axis=-1) / (size[:, None] + size[None])
-        np.fill_diagonal(d, np.inf)
-        gap = float(np.sort(d.min(1))[n_clusters // 2])
-        if gap > best_gap:
-            best, best_gap = m, gap
+    best, gap = _spread_layout(relevance, size, rng)
     low, high = np.log(separation)
     half_distance = np.exp(rng.uniform(low, high))
-    return np.asarray(best / max(best_gap, 1e-9) * half_distance @ root.T)
+    return np.asarray(best / max(gap, 1e-9) * half_distance @ root.T)
+
+
+def _spread_layout(relevance: Array, size: Array, rng: Generator) -> tuple[Array, float]:
+    """The best of some layouts, and its median gap: more tries, more evenly spread clusters."""
+    best, best_gap = np.zeros((len(size), len(relevance))), -1.0
+    for _ in range(rng.integers(1, 6)):
+        m = _layout(len(size), len(relevance), rng) * relevance
+        d = np.linalg.norm(m[:, None] - m[None], axis=-1) / (size[:, None] + size[None])
+        np.fill_diagonal(d, np.inf)
+        gap = float(np.sort(d.min(1))[len(size) // 2])
+        if gap > best_gap:
+            best, best_gap = m, gap
+    return best, best_gap
 
 
 def _layout(n_clusters: int, dim: int, rng: Generator) -> Array:

@@ -279,14 +279,7 @@ class FittedTransform:
     @property
     def words(self) -> str:
         """What was done to the table, in a sentence or two."""
-        said = []
-        n_dropped = int((~self.rows).sum())
-        if n_dropped:
-            were = "was" if n_dropped == 1 else "were"
-            said.append(f"{n_dropped} of {self.rows.size} rows {were} left out for missing values")
-        elif self.n_missing:
-            values = "value was" if self.n_missing == 1 else "values were"
-            said.append(f"{self.n_missing} missing {values} taken from similar rows")
+        said = self._words_of_missing()
         n_columns = self.table.shape[1]
         constant = n_columns - self.encoding.n_used - len(self.encoding.alone)
         if constant:
@@ -300,6 +293,16 @@ class FittedTransform:
         held = f"{axes} {100 * self.context[1]:.0f}% of the variance"
         said.append(held if d else "no principal axis is left")
         return "; ".join(said) + "."
+
+    def _words_of_missing(self) -> list[str]:
+        n_dropped = int((~self.rows).sum())
+        if n_dropped:
+            were = "was" if n_dropped == 1 else "were"
+            return [f"{n_dropped} of {self.rows.size} rows {were} left out for missing values"]
+        if self.n_missing:
+            values = "value was" if self.n_missing == 1 else "values were"
+            return [f"{self.n_missing} missing {values} taken from similar rows"]
+        return []
 
 
 def _as_table(x: Any) -> Array:

@@ -209,6 +209,11 @@ def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         found = header.get("format") if isinstance(header, dict) else header
         raise ValueError(f"Expected checkpoint format {FORMAT} but {str(path)!r} has {found!r}")
+    _check_values(header, path)
+    return header
+
+
+def _check_values(header: Mapping[str, Any], path: Path) -> None:
     for key in ("step", "total_steps", "seconds", "total_seconds"):
         value = header.get(key, 0)
         plain = isinstance(value, int | float) and not isinstance(value, bool)
@@ -220,7 +225,6 @@ def _check_header(metadata: Mapping[str, str], path: Path) -> dict[str, Any]:
     mixture = header.get("mixture", "absent")
     if not isinstance(header.get("model"), dict) or not isinstance(mixture, dict | None):
         raise ValueError(f"Expected a model and a mixture in the header of {str(path)!r}")
-    return header
 
 
 def save_model(path: str | os.PathLike[str], model: Network, **info: Any) -> None:
