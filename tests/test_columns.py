@@ -98,6 +98,24 @@ def test_dates_are_days() -> None:
         assert any("dates" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("form", ["%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y %H:%M", "%m-%d-%Y"])
+def test_dates_as_people_write_them(form: str) -> None:
+    days = pd.date_range("2024-02-27", periods=N)
+    found = columns_of(pd.DataFrame({"day": days.strftime(form), "x": np.arange(N) % 7}))
+    np.testing.assert_array_equal(found.values[:, 0], 19780 + np.arange(N))
+
+
+def test_dates_whose_months_may_be_days_are_not_guessed() -> None:
+    days = [f"{i % 12 + 1}/{i % 5 + 1}/2024" for i in range(N)]
+    found = columns_of(pd.DataFrame({"day": days, "x": np.arange(N) % 7}))
+    assert not any("dates" in note for note in found.notes)
+
+
+def test_a_minus_of_typography_is_a_minus() -> None:
+    frame = pd.DataFrame({"x": ["\u22121.5", "2", "3.25"]})
+    assert columns_of(frame).values[:, 0].tolist() == [-1.5, 2.0, 3.25]
+
+
 def test_overrides() -> None:
     frame = frame_of(code=cycle(33, 44, 49), level=cycle(1, 2, 3, 4, 5, 6))
     found = columns_of(frame, numeric=["code"], categorical=["level"])

@@ -70,6 +70,17 @@ def test_commas_in_numbers(text: str, expected: list[list[float]]) -> None:
     assert table.notes[0].startswith("Commas in numbers were read as")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a;b\n1'234.5;2\n1\u2019000'000;3.5\n", [[1234.5, 2], [1_000_000, 3.5]]),
+        ("a;b\n\u22121.5;2\n\u2212.25;3\n", [[-1.5, 2], [-0.25, 3]]),
+    ],
+)
+def test_marks_of_typography(text: str, expected: list[list[float]]) -> None:
+    assert read_table("a.csv", text.encode()).values.tolist() == expected
+
+
 @pytest.mark.parametrize("character", ["\x85", "\u2028", "\x0b", "\x0c", "\u00a0"])
 def test_only_ends_of_lines_end_rows(character: str) -> None:
     text = "name,a,b\n" + f"x{character}y,1,2\n" + "z,3,4\n" * 9

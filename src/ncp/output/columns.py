@@ -47,7 +47,11 @@ LONG_NUMBER = 7  # digits
 FEW = 5  # rows that are too few to call a column an identifier
 USABLE = ("number", "date", "unit", "category")
 TAKEN = "Taken as "
-DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$")
+ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$")
+OTHER_DATE = re.compile(
+    r"(\d{4}/\d{1,2}/\d{1,2}|\d{1,2}([./-])\d{1,2}\2\d{4})( \d{1,2}:\d{2}(:\d{2})?)?$"
+)
+DATE_ORDERS = ("%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y")
 
 
 @dataclass(frozen=True, eq=False)
@@ -498,18 +502,31 @@ def _with_unit(column: _Column, series: Series[Any], marks: Marks | None) -> _Co
 
 
 def _with_dates(column: _Column, series: Series[Any]) -> _Column:
-    """Dates as days."""
+    """Dates as days, unless their days and months may be either."""
     import pandas
 
     cells = _Cells.of(series)
-    if not cells.texts or any(DATE.match(text) is None for text in cells.texts):
+    if not cells.texts:
         return column
     texts = pandas.Series(cells.texts)
-    dates = pandas.to_datetime(texts, errors="coerce", utc=True, format="ISO8601")
-    if dates.isna().any():
+    found = [
+        dates
+        for form in _date_forms(cells.texts)
+        if not (dates := pandas.to_datetime(texts, errors="coerce", utc=True, format=form)).hasnans
+    ]
+    if len(found) != 1:
         return column
-    days = _days(dates)
-    return replace(column, kind="date", numbers=cells.values(days), bad=[])
+    return replace(column, kind="date", numbers=cells.values(_days(found[0])), bad=[])
+
+
+def _date_forms(texts: list[str]) -> list[str]:
+    """In which dates may be written that look like these."""
+    if all(ISO_DATE.match(text) for text in texts):
+        return ["ISO8601"]
+    if not all(OTHER_DATE.match(text) for text in texts):
+        return []
+    time = ("", " %H:%M", " %H:%M:%S")[texts[0].count(":")]
+    return [order + time for order in DATE_ORDERS]
 
 
 def _days(dates: Series[Any]) -> np.ndarray:
@@ -544,7 +561,7 @@ def _parse(series: Series[Any]) -> tuple[np.ndarray, list[str]]:
         return _days(series), []
     if series.dtype.kind == "m":
         return series.dt.total_seconds().to_numpy(dtype=np.float64) / 86400.0, []
-    cells = series.astype(str).str.strip()
+    cells = series.astype(str).str.strip().str.replace("\u2212", "-")
     missing = cells.str.lower().isin(MISSING).to_numpy() | series.isna().to_numpy()
     numbers = pandas.to_numeric(cells.mask(missing), errors="coerce").to_numpy(dtype=np.float64)
     is_bad = np.isnan(numbers) & ~missing

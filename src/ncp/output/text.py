@@ -61,6 +61,8 @@ MANY_POINTS = rf"{SIGN}[1-9]\d{{0,2}}(\.\d{{3}}){{2,}}"
 EITHER = rf"{SIGN}[1-9]\d{{0,2}},\d{{3}}"
 EITHER_POINT = rf"{SIGN}[1-9]\d{{0,2}}\.\d{{3}}"
 MONEY = "$€£¥"
+BETWEEN_THOUSANDS = re.compile(r"(?<=\d)([\u00a0\u202f](?=\d)|['\u2019](?=\d{3}(?!\d)))")
+MINUS = re.compile(r"(?<!\w)\u2212(?=[.,]?\d)")
 UNIT = re.compile(rf"([{MONEY}]?)\s*({SIGN}[\d.,]*\d[\d.,]*)\s*([%°A-Za-zµ²³/{MONEY}]{{0,8}})")
 
 
@@ -234,7 +236,7 @@ def _decode(content: bytes) -> str:
     start = text[:65536]
     if sum(_is_odd(character) for character in start) > 0.02 * len(start):
         raise Refused("is a binary file of no known kind")
-    return re.sub(r"(?<=\d)[\u00a0\u202f](?=\d)", "", text)  # spaces between thousands
+    return MINUS.sub("-", BETWEEN_THOUSANDS.sub("", text))
 
 
 def _is_odd(character: str) -> bool:
