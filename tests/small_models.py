@@ -1,4 +1,4 @@
-"""Small networks with random weights: quick, and every interface works on them."""
+"""Small networks with random weights: quick, and every interface works on them. And priors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import torch
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import GenerativeModel
-from ncp.generative.priors import CRP
+from ncp.generative.priors import (
+    CRP,
+    GammaCRP,
+    Geometric,
+    MixtureOfFiniteMixtures,
+    PitmanYor,
+    Poisson,
+    Prior,
+)
 from ncp.generative.tables import TabularMixture
 from ncp.model import NCP
 from ncp.network.attention import Attention
@@ -21,6 +29,14 @@ from ncp.network.encoder import ConvEncoder, Encoder, MLPEncoder
 from ncp.network.network import NetworkSpec
 
 SMALL: dict[str, Any] = {"h": (16, 2, 16), "g": (16, 2, 16), "f": (16, 2), "sees": ("candidate",)}
+
+PRIORS: list[Prior] = [
+    CRP(0.7),
+    PitmanYor(0.5, 0.3),
+    MixtureOfFiniteMixtures(1.5, Poisson(2.0)),
+    MixtureOfFiniteMixtures(0.5, Geometric(0.3)),
+    GammaCRP(2.0, 1.5),
+]
 
 
 def spec(

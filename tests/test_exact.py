@@ -9,25 +9,10 @@ import torch
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.likelihood import Likelihood
 from ncp.generative.mixture import Mixture
-from ncp.generative.priors import (
-    CRP,
-    GammaCRP,
-    Geometric,
-    MixtureOfFiniteMixtures,
-    PitmanYor,
-    Poisson,
-    Prior,
-)
+from ncp.generative.priors import CRP, Prior
 from ncp.inference import exact
 from ncp.partitions import bell_number, enumerate_partitions
-
-PRIORS: list[Prior] = [
-    CRP(0.7),
-    PitmanYor(0.5, 0.3),
-    MixtureOfFiniteMixtures(1.5, Poisson(2.0)),
-    MixtureOfFiniteMixtures(0.5, Geometric(0.3)),
-    GammaCRP(2.0, 1.5),
-]
+from tests.small_models import PRIORS
 
 
 def world(prior: Prior | None = None, dim: int = 2) -> Mixture:

@@ -18,15 +18,7 @@ from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.laplace import LaplaceNoise
 from ncp.generative.likelihood import DensityLikelihood, Likelihood
 from ncp.generative.mixture import Mixture
-from ncp.generative.priors import (
-    CRP,
-    GammaCRP,
-    Geometric,
-    MixtureOfFiniteMixtures,
-    PitmanYor,
-    Poisson,
-    Prior,
-)
+from ncp.generative.priors import CRP, GammaCRP, MixtureOfFiniteMixtures, PitmanYor, Poisson, Prior
 from ncp.generative.ring import Ring
 from ncp.generative.wishart import NormalInverseWishart
 from ncp.inference import exact
@@ -39,14 +31,8 @@ from ncp.inference.mcmc.gibbs import gibbs, neal8
 from ncp.inference.mcmc.metropolis import independence_mh
 from ncp.inference.mcmc.prior_tables import PriorTables, prior_tables
 from ncp.partitions import bell_number
+from tests.small_models import PRIORS
 
-PRIORS: list[Prior] = [
-    CRP(0.7),
-    PitmanYor(0.5, 0.3),
-    MixtureOfFiniteMixtures(1.5, Poisson(2.0)),
-    MixtureOfFiniteMixtures(0.5, Geometric(0.3)),
-    GammaCRP(2.0, 1.5),
-]
 CONJUGATE: list[Likelihood] = [
     GaussianKnownVariance(1, prior_sd=2.0),
     GaussianKnownVariance(3, prior_sd=1.5),
