@@ -40,7 +40,6 @@ BASES: dict[str, dict[str, Any]] = {
     "pairs, one coordinate": {"attention": (1, 8, 6, 2, 1), "sees": ("pairs",)},
     "pairs, mean": {"attention": (2, 8, 5, 3), "sees": ("pairs",), "pooling": "mean"},
     "links": {"attention": (2, 8, 5, 2, 0, 2), "sees": ("pairs",), "pooling": "mean"},
-    "pairs, walks": {"attention": (2, 8, 5, 2, 0, 1, True), "sees": ("pairs",), "pooling": "mean"},
 }
 IN_FULL = ("plain", "pairs, mean")  # these with every view, the others with the first three
 
@@ -126,9 +125,9 @@ def algorithm_1(model: Network, x: Tensor, labels: Tensor) -> list[Tensor]:
             members = [i for i in range(n) if labels[i] == k]
             everything = {"G": G, "Q": Q, "point": h[n], "candidate": g_joined}
             seen = {name: v for name, v in everything.items() if name in model.spec.f_sees}
-            if "pairs" in model.spec.f_sees and model.spec.attention is not None:
+            if "pairs" in model.spec.f_sees:
                 seen["pairs"] = pair_features(model, x, z, members, n)
-                seen["points"] = point_features(z, n, model.spec.attention.codes)
+                seen["points"] = point_features(z, n)
             K = len(H) - 1 if members else len(H)
             logits.append(f_of(model, seen, K, N - n - 1))
             G = G - g_joined + g_before
@@ -169,17 +168,13 @@ def f_of(model: Network, seen: dict[str, Tensor], K: int, n_unassigned: int) -> 
 
 def pair_features(model: Network, x: Tensor, z: list[Tensor], members: list[int], n: int) -> Tensor:
     """What f sees of a cluster and point n: the list in the docstring of `PairFeatures`."""
-    assert model.spec.attention is not None
-    C, octaves = model.spec.attention.codes, model.spec.attention.rbf_octaves
+    C, octaves = len(z[0]), model.spec.attention.rbf_octaves if model.spec.attention else 0
     if not members:
-        return torch.zeros(3 * C + 3 * (len(z[0]) // C) + 1 + 3 * octaves).double()
-    mean = sum((z[i] for i in members), torch.zeros(len(z[0])).double()) / len(members)
+        return torch.zeros(3 * C + 4 + 3 * octaves).double()
+    mean = sum((z[i] for i in members), torch.zeros(C).double()) / len(members)
     rest = mean_code_after(z, n)
-    seen = [mean[:C], mean[:C] * z[n][:C], mean[:C] * rest[:C]]
-    cosines = []
-    for start in range(0, len(mean), C):  # the code, then each place
-        of, other, after = (v[start : start + C] for v in (mean, z[n], rest))
-        cosines += [10 / C * (of @ other), 10 / C * (of @ of), 10 / C * (of @ after)]
+    seen = [mean, mean * z[n], mean * rest]
+    cosines = [10 / C * (mean @ z[n]), 10 / C * (mean @ mean), 10 / C * (mean @ rest)]
     numbers = [*cosines, mean.new_tensor(math.log(1 + len(members)))]
     if octaves:
         place = x[:, : model.n_coordinates]
@@ -192,12 +187,11 @@ def pair_features(model: Network, x: Tensor, z: list[Tensor], members: list[int]
     return torch.cat([*seen, torch.stack(numbers)])
 
 
-def point_features(z: list[Tensor], n: int, C: int) -> Tensor:
+def point_features(z: list[Tensor], n: int) -> Tensor:
     """What f sees of point n and the unassigned ones."""
-    product = mean_code_after(z, n) * z[n]
-    cosines = [10 / C * product[start : start + C].sum() for start in range(0, len(product), C)]
-    number = product.new_tensor(math.log(len(z) - n))  # those after n, and one
-    return torch.cat([product[:C], torch.stack([*cosines, number])])
+    rest = mean_code_after(z, n)
+    number = rest.new_tensor(math.log(len(z) - n))  # those after n, and one
+    return torch.cat([rest * z[n], torch.stack([10 / len(rest) * (rest @ z[n]), number])])
 
 
 def mean_code_after(z: list[Tensor], n: int) -> Tensor:
@@ -214,14 +208,6 @@ def with_attention(
     if layers.link_octaves:
         ways = linked(x.detach(), layers.link_octaves)  # constants: they have no gradient
         near = [[torch.cat([near[i][j], ways[i, j]]) for j in range(len(x))] for i in range(len(x))]
-    places = None
-    if layers.place is not None:  # constants, too
-        alike = walked(x.detach())
-        places = placed(alike, layers.code.out_features)
-        t = [t_i + layers.place(place.flatten()) for t_i, place in zip(t, places, strict=True)]
-        near = [
-            [torch.cat([near[i][j], alike[i, j]]) for j in range(len(x))] for i in range(len(x))
-        ]
     if layers.density is not None:
         around = [torch.stack(row).sum(0) for row in near]
         t = [t_i + layers.density((1 + n).log()) for t_i, n in zip(t, around, strict=True)]
@@ -231,9 +217,6 @@ def with_attention(
     t = [layers.norm(t_i) for t_i in t]
     projected = [layers.code(t_i) for t_i in t]
     codes = [math.sqrt(len(p)) * p / (p @ p).sqrt() for p in projected]
-    if places is not None:
-        scaled = [math.sqrt(len(projected[0])) * place.flatten() for place in places]
-        codes = [torch.cat(both) for both in zip(codes, scaled, strict=True)]
     return [h_i + layers.out(t_i) for h_i, t_i in zip(h, t, strict=True)], codes
 
 
@@ -282,42 +265,6 @@ def linked(x: Tensor, octaves: int) -> Tensor:
         ratio = gap / (core[:, None] * core).sqrt()
         seen += [(-ratio / (2 * 4**j)).exp() for j in range(octaves)]
     return torch.stack(seen, -1)
-
-
-def walked(x: Tensor) -> Tensor:
-    """Cosines of where walks lead, by the eigenvalues of their steps (N, N, times)."""
-    n = len(x)
-    far = (x[:, None] - x).square().sum(-1)
-    k = max(4, round(n**0.5 / 2))
-    core = far.sort(1).values[:, min(k, n - 1)].clamp(min=1e-4)
-    weight = (-far / (core[:, None] * core).sqrt()).exp()
-    root = weight.sum(1).sqrt()
-    values, vectors = torch.linalg.eigh(weight / root[:, None] / root)
-    seen = []
-    for t in (4, 32):
-        places = vectors * values ** (t // 2)
-        length = places.norm(dim=1)
-        seen.append(places @ places.T / length[:, None] / length)
-    return torch.stack(seen, -1)
-
-
-def placed(alike: Tensor, rank: int) -> Tensor:
-    """Numbers of which the cosines are products (N, times, rank), one entry at a time."""
-    n, _, n_times = alike.shape
-    places = torch.zeros(n, n_times, rank, dtype=alike.dtype)
-    chosen: list[int] = []
-    for j in range(min(n, rank)):
-        unsaid = [1 - float(places[i, 0] @ places[i, 0]) for i in range(n)]
-        most = [float(alike[i, :, 0].sum()) for i in range(n)] if j == 0 else unsaid
-        chosen.append(most.index(max(most)))
-        for time in range(n_times):
-            own = places[chosen[j], time].clone()
-            left = 1 - float(own @ own)
-            if left > 1e-3:
-                for i in range(n):
-                    said = places[i, time] @ own
-                    places[i, time, j] = (alike[i, chosen[j], time] - said) / left**0.5
-    return places
 
 
 def as_published(model: Network, x: Tensor, labels: Tensor) -> list[Tensor]:

@@ -46,7 +46,7 @@ def spec(
     g: tuple[int, int, int] = (8, 4, 9),
     f: tuple[int, int] = (8, 4),
     sees: Sequence[str] = (),
-    attention: tuple[Any, ...] | None = None,
+    attention: tuple[int, ...] | None = None,
     residual: bool = False,
     fourier: int = 0,
     own_q: bool = False,
@@ -59,8 +59,7 @@ def spec(
         event_shape: of a point.
         h, g, f: (width, depth, out) of each; f has no out.
         sees: what f sees beside G, Q and the point; with `"-point"` not the point.
-        attention: (blocks, width, codes, octaves), then coordinates (0 for all), link octaves and
-            whether there are walks.
+        attention: (blocks, width, codes, octaves), then coordinates (0 for all) and link octaves.
         residual, fourier, pooling: as in the specs.
         own_q: an encoder of its own for Q, as the authors' public code has it.
         channels: of a convolutional encoder instead of the perceptron.

@@ -178,7 +178,7 @@ def test_pair_features_are_those_of_torch_and_of_the_definition(
     features, width = model.pair_features, model.spec.g.width
     assert features is not None
     n = size + 4
-    x, z = data(n, generator), torch.randn(n, features.n_codes, generator=generator).double()
+    x, z = data(n, generator), torch.randn(n, features.codes, generator=generator).double()
     own = features.summands(z, x[:, : features.coordinates])
     table = torch.cat([torch.randn(n, width, generator=generator).double(), own], 1)
     sums, rest = table[:size].sum(0), z[size + 1 :].mean(0)

@@ -1,11 +1,15 @@
 """Tables with more rows than a network looks at at once."""
 
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from ncp.clustering import large
 from ncp.clustering.cluster import cluster
-from ncp.clustering.large import Whole, carry_over, complete, representatives
+from ncp.clustering.large import Whole, carry_over, complete, representatives, shifted
 from ncp.clustering.prepare import Prepared, Settings, as_columns, look_again, prepare
 from ncp.model import NCP, load
 from ncp.posterior import Partitions, pool
@@ -89,6 +93,61 @@ def test_missing_values_are_filled_in_anew(model: NCP) -> None:
     found = cluster(x, model, n_samples=40, orders=4, seed=0)
     assert found.samples.shape == (40, 40)
     assert found.posterior.n_samples == 40
+
+
+# -- sharper parts
+
+
+def test_shifted_points_are_means_of_their_nearest(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    dense, points = rng.normal(size=(500, 3)), rng.normal(size=(4, 3))
+    for point, found in zip(points, shifted(points, dense, 20), strict=True):
+        for _ in range(2):
+            near = np.argsort(((dense - point) ** 2).sum(1))[:20]
+            point = dense[near].mean(0)
+        np.testing.assert_allclose(found, point)
+
+
+def overlapping(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Eight round clusters in a square of ten standard deviations."""
+    rng = np.random.default_rng(3)
+    centres = rng.uniform(0, 10, (8, 2))
+    y = rng.integers(8, size=n_rows)
+    return centres[y] + rng.normal(size=(n_rows, 2)), y
+
+
+def test_overlapping_clusters_are_told_apart_by_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = overlapping(2000)
+    how: dict[str, Any] = {"max_points": 300, "n_samples": 100, "orders": 8, "seed": 0}
+    sharp = cluster(x, **how)
+    assert any("where rows are dense" in note for note in sharp.notes)
+    monkeypatch.setattr(large, "CLEAR", 0.0)
+    plain = cluster(x, **how)
+    assert not any("where rows are dense" in note for note in plain.notes)
+    assert adjusted_rand_score(y, sharp.labels) > adjusted_rand_score(y, plain.labels)
+    assert sharp.confidence.mean() < 0.9  # rows between clusters stay in doubt
+
+
+def test_one_even_cloud_is_not_made_clusters_of(seed: int) -> None:
+    x = np.random.default_rng(seed).random((1500, 2))
+    found = cluster(x, max_points=300, n_samples=100, orders=8, seed=0)
+    assert not any("where rows are dense" in note for note in found.notes)
+
+
+def test_what_has_a_density_or_categories_is_not_sharpened(
+    model: NCP, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("was sharpened")
+
+    monkeypatch.setattr(large, "shifted", refuse)
+    x, _ = overlapping(700)
+    how: dict[str, Any] = {"max_points": 100, "n_samples": 40, "seed": 0}
+    cluster(x, "gaussian-2d", **how)
+    frame = pd.DataFrame(x, columns=["a", "b"]).assign(kind=np.where(x[:, 0] > 3, "u", "v"))
+    cluster(frame, model, **how)
+    with pytest.raises(AssertionError, match="sharpened"):
+        cluster(x, model, **how)
 
 
 def test_a_small_group_is_found(model: NCP) -> None:

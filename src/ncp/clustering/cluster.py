@@ -42,6 +42,7 @@ from ncp.model import NCP, load
 from ncp.network.pretrained import DEFAULT
 from ncp.output.words import (
     exact_sentence,
+    sharpened_sentence,
     stability_sentence,
     unused_sentence,
     weights_sentence,
@@ -456,7 +457,9 @@ def _all_rows(
         index = representatives(whole.samples, rows, len(index), rng)
     posterior = Partitions.of(whole.samples[:, index])
     preparation, features = fit_preparation(model, first.columns, index, settings)
-    notes = (stability_sentence(whole.stability),)
+    notes = (stability_sentence(whole.stability),) + (
+        (sharpened_sentence(),) if whole.is_sharpened else ()
+    )
     return _AllRows(whole.samples, index, posterior, preparation, features, notes, whole.stability)
 
 

@@ -11,9 +11,7 @@ encoded once, whatever the number of samples and orders, so this is where capaci
 Attention also goes by distances where points are vectors: kernels k_j(r) = exp(-r^2 4^j / 8), one
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
 the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
-exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these. With
-`walks` so are cosines of where walks from two points lead (`ncp.network.walks`); tokens start with
-the places that these are of, which also follow the code.
+exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these.
 """
 
 from __future__ import annotations
@@ -28,7 +26,6 @@ from torch import Tensor, nn
 from ncp.network.blocks import Part, PReLU, linear_from_zero
 from ncp.network.encoder import MOST_OCTAVES
 from ncp.network.links import NEIGHBOURS, Links
-from ncp.network.walks import TIMES, Walks
 
 __all__ = [
     "TILE",
@@ -55,7 +52,6 @@ class Attention(Part):
         rbf_octaves: octaves of distances that attention sees; 0 for none.
         coordinates: of how many leading numbers of a point distances are taken; 0 for all.
         link_octaves: octaves of gaps on the way from point to point; 0 for none.
-        walks: whether attention sees where walks over the data set lead.
     """
 
     ZERO_ALLOWED: ClassVar[tuple[str, ...]] = ("rbf_octaves", "coordinates", "link_octaves")
@@ -65,7 +61,6 @@ class Attention(Part):
     rbf_octaves: int = 7
     coordinates: int = 0
     link_octaves: int = 0
-    walks: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,19 +76,6 @@ class Attention(Part):
                 f"Expected link_octaves <= {MOST_OCTAVES}, and rbf_octaves with them, "
                 f"but got {self.link_octaves}"
             )
-        if self.walks and not self.rbf_octaves:
-            raise ValueError("Expected rbf_octaves with walks but got 0")
-
-    @property
-    def places(self) -> int:
-        """How many places of a point follow its code."""
-        return len(TIMES) if self.walks else 0
-
-    @property
-    def channels(self) -> int:
-        """How many kernels attention sees of two points."""
-        linked = len(NEIGHBOURS) * self.link_octaves
-        return self.rbf_octaves + linked + self.places
 
     def n_coordinates(self, event_shape: tuple[int, ...]) -> int:
         """How many numbers of a point are its position: none without distances."""
@@ -132,9 +114,9 @@ def _rates(octaves: int, like: Tensor) -> Float[Tensor, " octaves"]:
 class Kernels:
     """How near the points of data sets are to some points, and how they hang together.
 
-    Gaussian kernels of the distance, whose widths are 2, 1, 1/2, ... of the prior's scale, kernels
-    of the ratios of `Links`, and the cosines of `Walks`. They are given for a few rows of points at
-    a time, since there are M x N x channels.
+    Gaussian kernels of the distance, whose widths are 2, 1, 1/2, ... of the prior's scale, and
+    kernels of the ratios of `Links`. They are given for a few rows of points at a time, since there
+    are M x N x channels.
     """
 
     ENTRIES = 2**25  # that are kept; of more than that a part at a time is computed again
@@ -147,15 +129,12 @@ class Kernels:
         octaves: int,
         ratios: Float[Tensor, "B m M N"] | None = None,
         link_octaves: int = 0,
-        cosines: Float[Tensor, "B t M N"] | None = None,
         real: Bool[Tensor, "B N"] | None = None,
     ) -> None:
-        self.of, self.among, self.real = of, among, real
-        self.ratios, self.cosines = ratios, cosines
+        self.of, self.among, self.real, self.ratios = of, among, real, ratios
         self.octaves, self.link_octaves = octaves, link_octaves
         n_rows, n = of.shape[1], among.shape[1]
-        channels = octaves + len(NEIGHBOURS) * link_octaves + (0 if cosines is None else len(TIMES))
-        row = len(of) * n * channels
+        row = len(of) * n * (octaves + len(NEIGHBOURS) * link_octaves)
         step = n_rows if row * n_rows <= self.ENTRIES else max(1, self.PART // row)
         self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
         self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
@@ -166,14 +145,12 @@ class Kernels:
 
     def _kernels(self, rows: slice) -> Float[Tensor, "B channels m N"]:
         squares = _squares(self.of[:, rows, None], self.among[:, None]).clamp(max=FAR)
-        parts = [(squares[:, None] * -_rates(self.octaves, squares)[:, None, None]).exp_()]
+        exponents = squares[:, None] * -_rates(self.octaves, squares)[:, None, None]
         if self.ratios is not None:
             rates = 1 / _rates(self.link_octaves, squares) / 16  # 1/2, 1/8, 1/32, ...
             linked = self.ratios[:, :, None, rows] * -rates[:, None, None]
-            parts.append(linked.flatten(1, 2).exp_())
-        if self.cosines is not None:
-            parts.append(self.cosines[:, :, rows])
-        kernels = torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+            exponents = torch.cat([exponents, linked.flatten(1, 2)], 1)
+        kernels = exponents.exp_()
         return kernels if self.real is None else kernels * self.real[:, None, None]
 
     def density(self) -> Float[Tensor, "B M channels"]:
@@ -196,7 +173,6 @@ class KeyValueCache(NamedTuple):
 
     x: Tensor  # (N, D), without columns if there are no distances
     links: Links | None
-    walks: Walks | None
     blocks: list[tuple[Tensor, Tensor]]
 
 
@@ -204,7 +180,7 @@ class Encoded(NamedTuple):
     """Encodings in the light of the data set."""
 
     h: Float[Tensor, "*rows d_h"]
-    codes: Float[Tensor, "*rows C"]  # and places
+    codes: Float[Tensor, "*rows C"]
 
 
 class AttentionLayers(nn.Module):
@@ -214,7 +190,7 @@ class AttentionLayers(nn.Module):
         super().__init__()
         self.octaves = spec.rbf_octaves if n_coordinates else 0
         self.link_octaves = spec.link_octaves
-        self.channels = channels = spec.channels
+        channels = self.octaves + len(NEIGHBOURS) * self.link_octaves
         self.into = nn.Linear(d_h, spec.width)
         self.density = linear_from_zero(channels, spec.width) if channels else None
         self.blocks = nn.ModuleList(
@@ -223,7 +199,6 @@ class AttentionLayers(nn.Module):
         self.norm = nn.LayerNorm(spec.width)
         self.out = linear_from_zero(spec.width, d_h)
         self.code = nn.Linear(spec.width, spec.codes, bias=False)
-        self.place = linear_from_zero(spec.places * spec.codes, spec.width) if spec.walks else None
 
     def forward(
         self,
@@ -232,13 +207,11 @@ class AttentionLayers(nn.Module):
         real: Bool[Tensor, "B N"] | None = None,
     ) -> Encoded:
         """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
-        walks = self._walks(x, real)
-        near = self._near(x, self._links(x, real), walks, real)
-        places = None if walks is None else walks.places.transpose(1, 2)
-        tokens = self._start(h, near, places)
+        near = self._near(x, self._links(x, real), real)
+        tokens = self._start(h, near)
         for block in self.blocks:
             tokens = block(tokens, real, near)
-        return self._finish(h, tokens, places)
+        return self._finish(h, tokens)
 
     def _links(
         self, x: Float[Tensor, "B N D"], real: Bool[Tensor, "B N"] | None = None
@@ -247,71 +220,50 @@ class AttentionLayers(nn.Module):
             return None
         return Links.among(x, None if real is None else real.sum(1))
 
-    def _walks(
-        self, x: Float[Tensor, "B N D"], real: Bool[Tensor, "B N"] | None = None
-    ) -> Walks | None:
-        if self.place is None:
-            return None
-        squares = _squares(x[:, :, None], x[:, None]).clamp(max=FAR).detach()
-        return Walks.among(squares, None if real is None else real.sum(1), self.code.out_features)
-
     def _near(
         self,
         x: Float[Tensor, "B N D"],
         links: Links | None,
-        walks: Walks | None,
         real: Bool[Tensor, "B N"] | None = None,
     ) -> Kernels | None:
         if not self.octaves:
             return None
         ratios = None if links is None else links.ratios()
-        cosines = None if walks is None else walks.cosines
-        return Kernels(x, x, self.octaves, ratios, self.link_octaves, cosines, real)
+        return Kernels(x, x, self.octaves, ratios, self.link_octaves, real)
 
     def _finish(
-        self,
-        h: Float[Tensor, "*rows d_h"],
-        tokens: Float[Tensor, "*rows width"],
-        places: Float[Tensor, "*rows t C"] | None,
+        self, h: Float[Tensor, "*rows d_h"], tokens: Float[Tensor, "*rows width"]
     ) -> Encoded:
         tokens = self.norm(tokens)
         codes = self.code(tokens)
-        length = codes.shape[-1] ** 0.5
-        codes = length * nn.functional.normalize(codes, dim=-1)
-        if places is not None:
-            codes = torch.cat([codes, length * places.flatten(-2)], -1)
+        codes = codes.shape[-1] ** 0.5 * nn.functional.normalize(codes, dim=-1)
         return Encoded(torch.add(h, self.out(tokens)), codes)
 
     def _start(
-        self,
-        h: Float[Tensor, "B N d_h"],
-        near: Kernels | None,
-        places: Float[Tensor, "B N t C"] | None,
+        self, h: Float[Tensor, "B N d_h"], near: Kernels | None
     ) -> Float[Tensor, "B N width"]:
         tokens: Tensor = self.into(h)
-        if self.place is not None and places is not None:
-            tokens = tokens + self.place(places.flatten(-2))
         if self.density is None or near is None:
             return tokens
         return torch.add(tokens, self.density(near.density()))
 
     def cache(self, h: Float[Tensor, "N d_h"], x: Float[Tensor, "N D"]) -> KeyValueCache:
         """What new points attend to in each block: the keys and values of a data set's points."""
-        links, walks = self._links(x[None]), self._walks(x[None])
-        near = self._near(x[None], links, walks)
-        places = None if walks is None else walks.places.transpose(1, 2)
-        tokens, kept = self._start(h[None], near, places), []
+        links = self._links(x[None])
+        near = self._near(x[None], links)
+        tokens, kept = self._start(h[None], near), []
         for block in self.blocks:
             q, k, v = cast(AttentionBlock, block).heads(tokens)
             kept.append((k[0], v[0]))
             tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, None, near)
-        return KeyValueCache(x, links, walks, kept)
+        return KeyValueCache(x, links, kept)
 
     def encode_new(
         self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
     ) -> Encoded:
         """Encodings of new points, each of which sees a data set and itself, but is not seen."""
-        among = len(cache.blocks[0][0]) * max(1, self.channels)
+        channels = self.octaves + len(NEIGHBOURS) * self.link_octaves
+        among = len(cache.blocks[0][0]) * max(1, channels)
         rows = max(TILE, Kernels.ENTRIES // among // TILE * TILE)
         parts = zip(torch.split(h, rows), torch.split(x, rows), strict=True)
         encoded = [self._encode_part(cache, *part) for part in parts]
@@ -320,21 +272,16 @@ class AttentionLayers(nn.Module):
     def _encode_part(
         self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
     ) -> Encoded:
-        near = places = None
+        near = None
         if self.octaves:
             among = torch.cat([cache.x.expand(len(x), -1, -1), x[:, None]], 1)
             ratios = None if cache.links is None else cache.links.ratios_of_new(cache.x, x)
-            cosines = None
-            if cache.walks is not None:
-                squares = _squares(x[:, None], cache.x[None]).clamp(max=FAR)
-                cosines, places = cache.walks.of_new(squares)
             # each by itself: (M, 1, N + 1)
-            near = Kernels(x[:, None], among, self.octaves, ratios, self.link_octaves, cosines)
-        alone = None if places is None else places[:, None]
-        tokens = self._start(h[:, None], near, alone)[:, 0]
+            near = Kernels(x[:, None], among, self.octaves, ratios, self.link_octaves)
+        tokens = self._start(h[:, None], near)[:, 0]
         for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
             tokens = cast(AttentionBlock, block).attend_new(k, v, tokens, near)
-        return self._finish(h, tokens, places)
+        return self._finish(h, tokens)
 
 
 class AttentionBlock(nn.Module):

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["LEAST", "NEIGHBOURS", "Links"]
+__all__ = ["NEIGHBOURS", "Links"]
 
 NEIGHBOURS = (3, 10)  # m
 LEAST = 1e-4  # c^2, in units of the prior's scale: points may coincide

@@ -134,9 +134,7 @@ class NetworkSpec:
         if self.attention is None or "pairs" not in self.f_sees:
             return None
         coordinates = self.attention.n_coordinates(self.event_shape)
-        return PairFeatures(
-            self.attention.codes, coordinates, self.attention.rbf_octaves, self.attention.places
-        )
+        return PairFeatures(self.attention.codes, coordinates, self.attention.rbf_octaves)
 
     def f_inputs(self) -> dict[str, int]:
         """What f sees, in the order of its weights, and how many numbers each is."""
@@ -296,8 +294,7 @@ class Network(nn.Module):
         if self.attention is not None:
             h, codes = self.attention(h, self.coordinates(x), real)
         points = self.project(h.flatten(0, 1), q, self.pair_summands(codes, x), folded)
-        own = self.spec.attention.codes if self.spec.attention else codes.shape[-1]
-        return points, codes[..., :own]  # places, if any, are not learned
+        return points, codes
 
     def coordinates(self, x: Float[Tensor, ...]) -> Float[Tensor, "... D"]:
         """The part of scaled points that is their position; without columns if nothing is."""
@@ -487,7 +484,7 @@ class Network(nn.Module):
         folded: Folded,
     ) -> tuple[Float[Tensor, "positions width"], Float[Tensor, "positions C"]]:
         """`base` of every position, and the mean code of the points after it."""
-        w, c = self.spec.g.width, self.pair_features.n_codes if self.pair_features else 0
+        w, c = self.spec.g.width, self.pair_features.codes if self.pair_features else 0
         each = torch.cat([here.q, here.sums[..., w : w + c]], -1) * valid[..., None]
         after = prefix_sum(each.flip(1)).flip(1) - each
         q, codes = torch.split(after.flatten(0, 1), [here.q.shape[-1], c], 1)

@@ -15,10 +15,6 @@ all of it zero for an empty cluster. The point and the unassigned ones give
 
     ztilde * z_n,   10 <ztilde, z_n> / C,   log(1 + number of unassigned points).
 
-Where attention sees walks, a point's places p (`ncp.network.walks`, times sqrt(C)) follow its code.
-A place is only as good as its products, which is why f sees the three inner products of each, and
-that of the unassigned points, but no number of its own.
-
 The size of these lists and their values are defined here and nowhere else, once for torch; the
 compiled sampler repeats the values, and a test compares the two.
 """
@@ -46,33 +42,26 @@ class PairFeatures:
         codes: C, the size of a code.
         coordinates: D, how many numbers are a point's position; may be 0.
         octaves: of distances; 0 when there are no coordinates.
-        places: how many places of C numbers each follow a code; may be 0.
     """
 
     codes: int
     coordinates: int
     octaves: int
-    places: int = 0
-
-    @property
-    def n_codes(self) -> int:
-        """Numbers of a code and the places that follow it."""
-        return self.codes * (1 + self.places)
 
     @property
     def n_summands(self) -> int:
-        """Numbers that a cluster sums up over its points: z, p, x, |x|^2, and its size."""
-        return self.n_codes + (self.coordinates + 1 if self.coordinates else 0) + 1
+        """Numbers that a cluster sums up over its points: z, x, |x|^2, and its size."""
+        return self.codes + (self.coordinates + 1 if self.coordinates else 0) + 1
 
     @property
     def n_pair(self) -> int:
         """Numbers that f sees of a cluster and a point."""
-        return 3 * self.codes + 3 * (1 + self.places) + 1 + 3 * self.octaves
+        return 3 * self.codes + 4 + 3 * self.octaves
 
     @property
     def n_point(self) -> int:
         """Numbers that f sees of a point and the unassigned ones."""
-        return self.codes + 2 + self.places
+        return self.codes + 2
 
     def summands(
         self, codes: Float[Tensor, "*rows C"], x: Float[Tensor, "*rows D"]
@@ -90,18 +79,21 @@ class PairFeatures:
         unassigned: Float[Tensor, "rows C"],
     ) -> Float[Tensor, "rows n_pair"]:
         """Of clusters by their sums, points that may join them, the mean code of the rest."""
-        c, d, whole = self.codes, self.coordinates, self.n_codes
+        c, d = self.codes, self.coordinates
         size = sums[:, -1:]
         exists = size.clamp(max=1)
         mean = sums[:, :-1] / size.clamp(min=1)
-        code, other = mean[:, :whole], point[:, :whole]
-        products = torch.stack([code * other, code * code, code * unassigned], 1)
-        cosines = COSINE * products.view(len(size), 3, 1 + self.places, c).mean(3).mT.flatten(1)
-        seen = [code[:, :c], products[:, 0, :c], products[:, 2, :c], cosines, size.log1p()]
+        code, other = mean[:, :c], point[:, :c]
+        products = [code * other, code * unassigned]
+        cosines = [
+            COSINE * product.mean(1, keepdim=True)
+            for product in (products[0], code * code, products[1])
+        ]
+        seen = [code, *products, *cosines, size.log1p()]
         if self.octaves:
-            centre = mean[:, whole : whole + d]
-            apart = scaled_squares(centre, point[:, whole : whole + d], self.octaves)
-            spread = (mean[:, whole + d] - centre.square().sum(1)).clamp(min=0)
+            centre = mean[:, c : c + d]
+            apart = scaled_squares(centre, point[:, c : c + d], self.octaves)
+            spread = (mean[:, c + d] - centre.square().sum(1)).clamp(min=0)
             seen += [apart.neg().exp() * exists, apart.log1p() * exists]
             seen += [in_octaves(spread, self.octaves).log1p() * exists]
         return torch.cat(seen, 1)
@@ -113,6 +105,6 @@ class PairFeatures:
         n_unassigned: Float[Tensor, " rows"],
     ) -> Float[Tensor, "rows n_point"]:
         """Of points, and the mean code and number of the unassigned ones."""
-        product = unassigned * point[:, : self.n_codes]
-        cosines = COSINE * product.view(len(product), 1 + self.places, self.codes).mean(2)
-        return torch.cat([product[:, : self.codes], cosines, n_unassigned[:, None].log1p()], 1)
+        product = unassigned * point[:, : self.codes]
+        cosine = COSINE * product.mean(1, keepdim=True)
+        return torch.cat([product, cosine, n_unassigned[:, None].log1p()], 1)

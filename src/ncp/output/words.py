@@ -33,6 +33,7 @@ __all__ = [
     "percent",
     "pixel_sentence",
     "range_sentence",
+    "sharpened_sentence",
     "size_sentence",
     "spread_sentence",
     "stability_sentence",
@@ -418,6 +419,13 @@ def stability_sentence(stability: float) -> str:
     """How far parts of a large table agree."""
     how = "agree" if stability > 0.9 else "agree in part" if stability > 0.6 else "disagree"
     return f"The parts {how} with each other: stability {stability:.2f} (1 is best)."
+
+
+def sharpened_sentence() -> str:
+    """Clusters were told apart by where rows are dense."""
+    return (
+        "Clusters overlap: rows were moved towards where rows are dense before they were clustered."
+    )
 
 
 def units_sentence(factor: float) -> str:

@@ -100,7 +100,7 @@ class _Scorer:
             g_hat=g_hat,
         )
         join = tree._join(torch.cat([sums + points.sums[m], points.sums[m : m + 1]]))
-        codes = 0 if self.network.pair_features is None else self.network.pair_features.n_codes
+        codes = 0 if self.network.pair_features is None else self.network.pair_features.codes
         rest = sums.new_zeros(codes)
         return tree._score(state, join, points.sums[m], points.static[m], rest)[1]
 

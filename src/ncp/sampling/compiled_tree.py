@@ -124,7 +124,7 @@ class CompiledTree:
         # Memory that is never written to is never taken, so room is cheap.
         w, rows, pairs = self.weights, room.rows, max(room.clusters + 1, BLOCK)
         f, g, n_sums = len(w.f_out), len(w.b_u), self.network.n_sums
-        n_features = w.groups * (w.codes + 1) + 1 + 3 * w.octaves
+        n_features = w.codes + 2 + 3 * w.octaves
 
         def real(*shape: int) -> Array:
             return np.empty(shape, kind)

@@ -73,7 +73,6 @@ class Weights(NamedTuple):
     f_slopes: Array  # (hidden + 1,)
     f_out: Array  # (f,)
     codes: int
-    groups: int  # a code, and the places that follow it
     coordinates: int
     octaves: int
     mean: bool
@@ -146,59 +145,46 @@ def _fold_point(w, point, rest, out):
     Of the features of `PairFeatures.of_pair`, those of a cluster's mean code z and of the point's
     (or the unassigned ones') are linear in z, so one product with z stands for all of them.
     """
-    c, groups, first, width = w.codes, w.groups, len(w.b_u), len(w.k_f)
+    c, first, width = w.codes, len(w.b_u), len(w.k_f)
     scale = point.dtype.type(COSINE / c)
-    for group in range(groups):
-        cosines = 3 * (c + group)
-        for j in range(c):
-            own, other = point[first + group * c + j], rest[group * c + j]
-            for d in range(width):
-                with_point = scale * w.w_pair[cosines, d]
-                with_rest = scale * w.w_pair[cosines + 2, d]
-                if group == 0:
-                    with_point += w.w_pair[c + j, d]
-                    with_rest += w.w_pair[2 * c + j, d]
-                    out[j, d] = w.w_pair[j, d] + own * with_point + other * with_rest
-                else:
-                    out[group * c + j, d] = own * with_point + other * with_rest
+    for j in range(c):
+        own, other = point[first + j], rest[j]
         for d in range(width):
-            out[groups * c + group, d] = w.w_pair[cosines + 1, d]
-    known, beyond = groups * (c + 1), 3 * (c + groups)
-    for j in range(len(out) - known):
+            with_point = w.w_pair[c + j, d] + scale * w.w_pair[3 * c, d]
+            with_rest = w.w_pair[2 * c + j, d] + scale * w.w_pair[3 * c + 2, d]
+            out[j, d] = w.w_pair[j, d] + own * with_point + other * with_rest
+    for d in range(width):
+        out[c, d] = w.w_pair[3 * c + 1, d]
+    for j in range(c + 1, len(out)):
         for d in range(width):
-            out[known + j, d] = w.w_pair[beyond + j, d]
+            out[j, d] = w.w_pair[2 * c + 2 + j, d]
 
 
 @fast_inline
 def _cluster_features(w, sums, side, k, point, out, i):
-    """What f sees of cluster k and a point: z, |z|^2, its size, and distances if there are any.
-
-    The z of a code and of the places that follow it, then |z|^2 of each of these.
-    """
-    c, groups, d, octaves, first = w.codes, w.groups, w.coordinates, w.octaves, len(w.b_u)
-    whole = groups * c
+    """What f sees of cluster k and a point: z, |z|^2, its size, and distances if there are any."""
+    c, d, octaves, first = w.codes, w.coordinates, w.octaves, len(w.b_u)
     kind = point.dtype.type
     size = sums[side, k, sums.shape[2] - 1]
     inverse = 1 / size
-    for group in range(groups):
-        within = kind(0)
-        for j in range(group * c, group * c + c):
-            code = sums[side, k, first + j] * inverse
-            out[i, j] = code
-            within += code * code
-        out[i, whole + group] = COSINE / c * within
-    out[i, whole + groups] = np.log1p(size)
+    within = kind(0)
+    for j in range(c):
+        code = sums[side, k, first + j] * inverse
+        out[i, j] = code
+        within += code * code
+    out[i, c] = COSINE / c * within
+    out[i, c + 1] = np.log1p(size)
     if octaves == 0:
         return
     apart = norm = kind(0)
     for j in range(d):
-        centre = sums[side, k, first + whole + j] * inverse
+        centre = sums[side, k, first + c + j] * inverse
         norm += centre * centre
-        apart += (centre - point[first + whole + j]) ** 2
-    spread = max(sums[side, k, first + whole + d] * inverse - norm, kind(0))
+        apart += (centre - point[first + c + j]) ** 2
+    spread = max(sums[side, k, first + c + d] * inverse - norm, kind(0))
     apart = min(apart, kind(FAR)) / kind(8)
     spread = min(spread, kind(FAR)) / kind(8)
-    at = whole + groups + 1
+    at = c + 2
     near = np.exp(-np.float64(apart))
     for j in range(octaves):
         out[i, at + j] = near  # exp(-4 r) = exp(-r)^4, in double precision
@@ -684,7 +670,7 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
     n_clusters = sums.shape[1]
     slots = n_clusters + 1
     kind, zero = s.y.dtype.type, np.int64(0)
-    rest = np.zeros(max(w.groups * w.codes, 1), points.dtype)
+    rest = np.zeros(max(w.codes, 1), points.dtype)
     # g-hat of the clusters themselves: each as if it were a point, joining nothing
     none = np.zeros(len(w.k_f), points.dtype)
     for j in range(s.total.shape[2]):

@@ -81,7 +81,6 @@ def _weights(network: Network, folded: Folded) -> Weights:
         f_slopes=f_slopes,
         f_out=_array(cast(nn.Linear, network.f[-1]).weight[0]),
         codes=pairs.codes if pairs else 0,
-        groups=1 + pairs.places if pairs else 0,
         coordinates=pairs.coordinates if pairs else 0,
         octaves=pairs.octaves if pairs else 0,
         mean=spec.pooling == "mean",
