@@ -179,7 +179,7 @@ def test_large_tables(n: int, n_columns: int, seed: int) -> None:
     assert found.labels.shape == (n,)
     assert (found.labels >= 0).all()
     assert np.isfinite(found.confidence).all()
-    assert any(f"of {n} rows were clustered" in note for note in found.notes)
+    assert any(f"of the {n:,} rows were clustered" in note for note in found.notes)
 
 
 # -- the terminal ----------------------------------------------------------------------------------
