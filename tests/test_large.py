@@ -73,6 +73,13 @@ def test_parts_that_disagree_are_unstable(model: NCP) -> None:
     assert whole.stability < 0.5
 
 
+@pytest.mark.parametrize("n_samples", [1, 2, 5])
+def test_few_samples_are_enough(model: NCP, n_samples: int) -> None:
+    x, y = blobs([150, 100])
+    found = cluster(x, model, max_points=60, n_samples=n_samples, seed=0)
+    assert adjusted_rand_score(y, found.labels) > 0.8
+
+
 def test_every_row_is_in_some_part_or_follows_one(model: NCP) -> None:
     x, _ = blobs([200, 100])
     how = Settings(max_points=60, seed=3).for_model(model)

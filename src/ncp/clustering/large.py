@@ -191,10 +191,10 @@ class _Completion:
 
     def sharpened(self, parts: Sequence[Part]) -> list[Part] | None:
         """The parts clustered by where rows are dense, if that tells more; None if not."""
-        mixture, plain = self.model.mixture, _agreement_within(parts, self.rng)
-        has_density = mixture is not None and mixture.has_density  # what is exact stays so
-        few = len(self.rows) < MORE_TABLE * max(len(part.index) for part in parts)
-        if has_density or few or plain >= CLEAR or self.columns.categorical.any():
+        if not self._can_be_sharpened(parts):
+            return None
+        plain = _agreement_within(parts, self.rng)
+        if plain >= CLEAR:
             return None
         halves = np.array_split(self.rng.permutation(self.rows), 2)
         halves = [half[:MOST_DENSE] for half in halves]
@@ -209,6 +209,18 @@ class _Completion:
         ]
         sharp = _agreement_within(found, self.rng)
         return found if sharp >= max(plain + BETTER, ENOUGH) else None
+
+    def _can_be_sharpened(self, parts: Sequence[Part]) -> bool:
+        """Positions without categories, of a model that is not exact, in a table of more rows.
+
+        And samples enough to be compared.
+        """
+        mixture = self.model.mixture
+        is_exact = mixture is not None and mixture.has_density
+        enough = len(self.rows) >= MORE_TABLE * max(len(part.index) for part in parts)
+        plain = n_positions(self.model) > 0 and not self.columns.categorical.any()
+        n_samples = min(len(part.samples) for part in parts)
+        return enough and plain and not is_exact and n_samples >= SHARP_ORDERS
 
     def _moved(self, part: Part, among: Int64[np.ndarray, " m"], nearest: int) -> np.ndarray:
         """What the network would see of a part's rows nearer to where rows are dense."""
@@ -344,12 +356,16 @@ class _Look:
         return [rows[labels == k] for k in range(estimate.max() + 1)]
 
 
-def positions(model: NCP, features: np.ndarray) -> Float64[np.ndarray, "M D"]:
-    """What of the features is where a row is."""
-    flat = features.reshape(len(features), -1).astype(np.float64)
+def n_positions(model: NCP) -> int:
+    """How many of a row's features are where it is, if the network goes by that."""
     attention = model.spec.attention
-    d = 0 if attention is None else attention.n_coordinates(model.spec.event_shape)
-    return flat[:, :d] if d else flat
+    return 0 if attention is None else attention.n_coordinates(model.spec.event_shape)
+
+
+def positions(model: NCP, features: np.ndarray) -> Float64[np.ndarray, "M D"]:
+    """What of the features is where a row is; all, if the network does not go by that."""
+    flat = features.reshape(len(features), -1).astype(np.float64)
+    return flat[:, : n_positions(model) or None]
 
 
 def shifted(
@@ -533,5 +549,7 @@ def _agreement_within(parts: Sequence[Part], rng: np.random.Generator) -> float:
 
 
 def _agreement(one: Int64[np.ndarray, " n"], others: Int64[np.ndarray, "m n"]) -> float:
-    """Mean adjusted Rand index of a sample and others."""
-    return expected_rand_index(one, others, np.ones(len(others)) / max(1, len(others)))
+    """Mean adjusted Rand index of a sample and others; 1 if there are none."""
+    if not len(others):
+        return 1.0
+    return expected_rand_index(one, others, np.ones(len(others)) / len(others))
