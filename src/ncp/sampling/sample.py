@@ -46,7 +46,7 @@ from ncp.sampling.weights import fold_once
 
 __all__ = ["ORDER_SAMPLES", "OUT_OF_REACH", "Drawn", "Impossible", "beam_search", "sample_many"]
 
-PIECE_SAMPLES = 32_768  # samples whose prefixes are held at once
+PIECE_SAMPLES = 12_288  # samples whose prefixes are held at once
 PIECE_POSITIONS = 16_777_216  # the same, times the length of their sequences
 LABEL = 2 * 8  # bytes of a label of the result: it is there twice while rows are collected
 ROW_VALUES = 10  # vectors of the network's width per row of a beam; 21 were measured
