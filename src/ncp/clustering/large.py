@@ -536,14 +536,19 @@ def _stability(samples: Int16[np.ndarray, "S n"], n_parts: int, rng: np.random.G
     some = rng.permutation(samples.shape[1])[:BLOCK]
     groups = np.array_split(samples[:, some].astype(np.int64), n_parts)
     picked = [group[rng.permutation(len(group))[:COMPARED]] for group in groups]
-    within = [_agreement(one, np.delete(p, i, 0)) for p in picked for i, one in enumerate(p)]
+    within = _within(picked)
     between = [_agreement(one, q) for p, q in combinations(picked, 2) for one in p]
-    return float(np.clip(np.mean(between) / max(float(np.mean(within)), 0.01), 0.0, 1.0))
+    return float(np.clip(np.mean(between) / max(within, 0.01), 0.0, 1.0))
 
 
 def _agreement_within(parts: Sequence[Part], rng: np.random.Generator) -> float:
     """Mean adjusted Rand index of samples of the same part."""
     picked = [as_rows(p.samples[rng.permutation(len(p.samples))[: 2 * COMPARED]]) for p in parts]
+    return _within(picked)
+
+
+def _within(picked: Sequence[Int64[np.ndarray, "m n"]]) -> float:
+    """Mean agreement of samples with the others of their own part."""
     each = [_agreement(one, np.delete(some, i, 0)) for some in picked for i, one in enumerate(some)]
     return float(np.mean(each))
 
