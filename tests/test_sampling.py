@@ -525,6 +525,71 @@ def test_a_new_point_sees_what_it_would_see_as_a_member(
     check_new_points_are_members(model, generator)
 
 
+# -- more points than are seen -------------------------------------------------------------------
+
+
+def encoded(model: NCP, x: Tensor) -> tuple[Tensor, ...]:
+    assert model.attention is not None
+    with torch.no_grad():
+        return tuple(model.attention(model.h(x)[None], model.coordinates(x[None])))
+
+
+def test_points_that_are_seen_stand_for_their_copies(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(generator, attention=(2, 8, 5, 3), sees=("pairs",))
+    assert model.attention is not None
+    assert model.attention.density is not None
+    torch.nn.init.zeros_(model.attention.density.weight)
+    x = data(16, generator).repeat_interleave(3, 0)
+    everything = encoded(model, x)
+    monkeypatch.setattr(ncp.network.attention, "MOST_SEEN", 16)
+    for ours, theirs in zip(encoded(model, x), everything, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
+
+
+def test_which_points_are_seen_does_not_depend_on_their_order(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ncp.network.attention, "MOST_SEEN", 16)
+    model = random_model(generator, attention=(2, 8, 5, 3), sees=("pairs",))
+    x, order = data(45, generator), torch.randperm(45, generator=generator)
+    for before, after in zip(encoded(model, x), encoded(model, x[order]), strict=True):
+        torch.testing.assert_close(after, before[:, order], rtol=0, atol=1e-10)
+
+
+def test_numbers_of_points_around_are_of_all_points(generator: torch.Generator) -> None:
+    x = data(45, generator)
+    own = torch.arange(45) < 16
+    near = Kernels(x[None], x[None, :16], 2, own=own, stand_for=45).density()[0]
+    for i in range(45):
+        others = [j for j in range(16) if j != i]
+        squares = (x[i] - x[others]).square().sum(1)
+        expected = 1 + 44 * torch.stack([(-squares / 8).exp(), (-squares / 2).exp()]).mean(1)
+        torch.testing.assert_close(near[i], expected.log1p(), rtol=1e-6, atol=0)
+
+
+def test_new_points_meet_those_that_are_seen(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = random_model(generator, attention=(1, 8, 5, 3), sees=("pairs",))
+    assert model.attention is not None
+    x, new = data(16, generator), data(4, generator)
+    h, new_h = model.h(x), model.h(new)
+    few = model.attention.cache(h, x)
+    monkeypatch.setattr(ncp.network.attention, "MOST_SEEN", 16)
+    many = model.attention.cache(h.repeat_interleave(3, 0), x.repeat_interleave(3, 0))
+    assert (many.n, len(many.x), len(many.blocks[0][0])) == (48, 16, 16)
+    torch.testing.assert_close(many.x.sort(0).values, x.sort(0).values)
+    codes = [model.attention.encode_new(c, new_h, new).codes for c in (few, many)]
+    assert (codes[0] - codes[1]).abs().max() > 1e-6  # thrice as many are around
+    torch.nn.init.zeros_(model.attention.density.weight)  # type: ignore[union-attr]
+    few = model.attention.cache(h, x)
+    many = model.attention.cache(h.repeat_interleave(3, 0), x.repeat_interleave(3, 0))
+    codes = [model.attention.encode_new(c, new_h, new).codes for c in (few, many)]
+    torch.testing.assert_close(codes[0], codes[1], rtol=0, atol=1e-10)
+
+
 # -- cost ----------------------------------------------------------------------------------------
 
 

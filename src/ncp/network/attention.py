@@ -10,8 +10,10 @@ encoded once, whatever the number of samples and orders, so this is where capaci
 
 Attention also goes by distances where points are vectors: kernels k_j(r) = exp(-r^2 4^j / 8), one
 an octave, are added to the attention's logits with a weight for each head, and tokens start with
-the logarithm of the number of points around. It costs N^2 a data set. With `link_octaves`, kernels
-exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these.
+the logarithm of the number of points around. It costs N^2 a data set, and of more than `MOST_SEEN`
+points so many are seen by all, so that it is linear from there on. With `link_octaves`, kernels
+exp(-r / (2 4^j)) of how two points hang together (`ncp.network.links`) are added to these; ways
+need all points, so all are seen.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from ncp.network.blocks import Part, PReLU, linear_from_zero
@@ -38,6 +40,7 @@ __all__ = [
 
 TILE = 16  # matrix products round a row alike whatever rows are around it, in multiples of this
 GAIN = 10.0  # of biases by kernels: Adam moves a weight by little, and logits must move by much
+MOST_SEEN = 1024  # points of a data set that the others attend to
 FAR = 1e8  # squared distance, in units of the prior's scale, beyond which nothing changes
 
 
@@ -134,7 +137,8 @@ class Kernels:
 
     Gaussian kernels of the distance, whose widths are 2, 1, 1/2, ... of the prior's scale, and
     kernels of the ratios of `Links`. They are given for a few rows of points at a time, since there
-    are M x N x channels.
+    are M x N x channels. Where `among` stands for more points, `stand_for` says for how many, and
+    `own` which of the M points are among them.
     """
 
     ENTRIES = 2**25  # that are kept; of more than that a part at a time is computed again
@@ -148,7 +152,10 @@ class Kernels:
         ratios: Float[Tensor, "B m M N"] | None = None,
         link_octaves: int = 0,
         real: Bool[Tensor, "B N"] | None = None,
+        own: Bool[Tensor, " M"] | None = None,
+        stand_for: int = 0,
     ) -> None:
+        self.own, self.stand_for = own, stand_for
         self.of, self.among, self.real, self.ratios = of, among, real, ratios
         self.octaves, self.link_octaves = octaves, link_octaves
         n_rows, n = of.shape[1], among.shape[1]
@@ -178,7 +185,11 @@ class Kernels:
 
     def density(self) -> Float[Tensor, "B M channels"]:
         """How many points are near, on a log scale."""
-        return torch.cat([self.rows(rows).sum(3) for rows in self.slices], 2).log1p().mT
+        near = torch.cat([self.rows(rows).sum(3) for rows in self.slices], 2)
+        if self.own is not None:
+            own = self.own.to(near.dtype)
+            near = 1 + (near - own) * ((self.stand_for - 1) / (self.among.shape[1] - own))
+        return near.log1p().mT
 
     def bias(
         self, rows: slice, weight: Float[Tensor, "heads channels"]
@@ -194,7 +205,8 @@ class Kernels:
 class KeyValueCache(NamedTuple):
     """What new points see of a data set: its coordinates, and each block's keys and values."""
 
-    x: Tensor  # (N, D), without columns if there are no distances
+    n: int  # points that there are
+    x: Tensor  # (N, D) of those that are seen, without columns if there are no distances
     links: Links | None
     blocks: list[tuple[Tensor, Tensor]]
 
@@ -230,11 +242,22 @@ class AttentionLayers(nn.Module):
         real: Bool[Tensor, "B N"] | None = None,
     ) -> Encoded:
         """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
-        near = self._near(x, self._links(x, real), real)
+        seen = self._seen(h, real)
+        near = self._near(x, self._links(x, real), seen, real)
         tokens = self._start(h, near)
         for block in self.blocks:
-            tokens = block(tokens, real, near)
+            tokens = block(tokens, seen, real, near)
         return self._finish(h, tokens)
+
+    def _seen(
+        self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, "B N"] | None = None
+    ) -> Int64[Tensor, " M"] | None:
+        """Which points the others see; None for all. Not by their order, but evenly along h."""
+        n = h.shape[1] if real is None else int(real.sum(1).max())
+        if n <= MOST_SEEN or len(h) > 1 or self.link_octaves:
+            return None
+        along = h[0, :n, 0].argsort(stable=True)
+        return along[torch.arange(MOST_SEEN, device=h.device) * n // MOST_SEEN]
 
     def _links(
         self, x: Float[Tensor, "B N D"], real: Bool[Tensor, "B N"] | None = None
@@ -247,10 +270,16 @@ class AttentionLayers(nn.Module):
         self,
         x: Float[Tensor, "B N D"],
         links: Links | None,
+        seen: Int64[Tensor, " M"] | None = None,
         real: Bool[Tensor, "B N"] | None = None,
     ) -> Kernels | None:
         if not self.octaves:
             return None
+        if seen is not None:
+            own = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
+            own[seen] = True
+            n = x.shape[1] if real is None else int(real.sum())
+            return Kernels(x, x[:, seen], self.octaves, own=own, stand_for=n)
         ratios = None if links is None else links.ratios()
         return Kernels(x, x, self.octaves, ratios, self.link_octaves, real)
 
@@ -272,14 +301,14 @@ class AttentionLayers(nn.Module):
 
     def cache(self, h: Float[Tensor, "N d_h"], x: Float[Tensor, "N D"]) -> KeyValueCache:
         """What new points attend to in each block: the keys and values of a data set's points."""
-        links = self._links(x[None])
-        near = self._near(x[None], links)
+        links, seen = self._links(x[None]), self._seen(h[None])
+        near = self._near(x[None], links, seen)
         tokens, kept = self._start(h[None], near), []
         for block in self.blocks:
-            q, k, v = cast(AttentionBlock, block).heads(tokens)
+            q, k, v = cast(AttentionBlock, block).heads(tokens, seen)
             kept.append((k[0], v[0]))
             tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, None, near)
-        return KeyValueCache(x, links, kept)
+        return KeyValueCache(len(x), x if seen is None else x[seen], links, kept)
 
     def encode_new(
         self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
@@ -300,7 +329,10 @@ class AttentionLayers(nn.Module):
             among = torch.cat([cache.x.expand(len(x), -1, -1), x[:, None]], 1)
             ratios = None if cache.links is None else cache.links.ratios_of_new(cache.x, x)
             # each by itself: (M, 1, N + 1)
-            near = Kernels(x[:, None], among, self.octaves, ratios, self.link_octaves)
+            own = torch.ones(1, dtype=torch.bool, device=x.device)
+            near = Kernels(
+                x[:, None], among, self.octaves, ratios, self.link_octaves, None, own, cache.n + 1
+            )
         tokens = self._start(h[:, None], near)[:, 0]
         for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
             tokens = cast(AttentionBlock, block).attend_new(k, v, tokens, near)
@@ -321,10 +353,13 @@ class AttentionBlock(nn.Module):
         self.widen, self.activation = nn.Linear(width, 2 * width), PReLU()
         self.narrow = nn.Linear(2 * width, width)
 
-    def heads(self, tokens: Float[Tensor, "*rows width"]) -> list[Float[Tensor, ...]]:
-        """Queries, keys and values, `(*rows, heads, width / heads)` each."""
+    def heads(
+        self, tokens: Float[Tensor, "*rows width"], seen: Int64[Tensor, " M"] | None = None
+    ) -> list[Float[Tensor, ...]]:
+        """Queries, keys and values, `(*rows, heads, width / heads)` each; two of points `seen`."""
         parts = self.attention(self.norm1(tokens)).chunk(3, -1)
-        return [part.unflatten(-1, (self.HEADS, -1)) for part in parts]
+        q, k, v = (part.unflatten(-1, (self.HEADS, -1)) for part in parts)
+        return [q, k, v] if seen is None else [q, k[:, seen], v[:, seen]]
 
     def _finish(
         self, tokens: Float[Tensor, "*rows width"], seen: Float[Tensor, "*rows heads part"]
@@ -337,18 +372,19 @@ class AttentionBlock(nn.Module):
     def forward(
         self,
         tokens: Float[Tensor, "B N width"],
+        seen: Int64[Tensor, " M"] | None = None,
         real: Bool[Tensor, "B N"] | None = None,
         near: Kernels | None = None,
     ) -> Float[Tensor, "B N width"]:
-        q, k, v = self.heads(tokens)
-        return self.attend(tokens, q, k, v, real, near)
+        q, k, v = self.heads(tokens, seen)
+        return self.attend(tokens, q, k, v, real if seen is None else None, near)
 
     def attend(
         self,
         tokens: Float[Tensor, "B N width"],
         q: Float[Tensor, "B N heads part"],
-        k: Float[Tensor, "B N heads part"],
-        v: Float[Tensor, "B N heads part"],
+        k: Float[Tensor, "B M heads part"],
+        v: Float[Tensor, "B M heads part"],
         real: Bool[Tensor, "B N"] | None = None,
         near: Kernels | None = None,
     ) -> Float[Tensor, "B N width"]:
