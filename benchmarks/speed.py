@@ -7,7 +7,8 @@ busy machine lengthens them too (`BayesianGaussianMixture` took 6.7 s on a quiet
 ratios. Medians, in brackets the least and the largest. Many data sets beside scikit-learn's mixture
 (spherical, 10 components, one solution), on a tenth of the data sets. Chains are exact Gibbs chains
 that start at the network's samples. Growth is the exponent of time between the first and the last
-size: N on four separated clusters, K on 256 points, S on one data set of 50.
+size: N on four separated clusters (of which samples have 5 to 7 in the end), K on 256 points, S on
+one data set of 50.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def growth(plane: NCP, quick: bool) -> list[str]:
     x = draw(plane, 50)
     grown: dict[str, tuple[list[int], Callable[[int], Job], float]] = {
         "N": (
-            [100, 300] if quick else [100, 1000, 3000],
+            [100, 300] if quick else [100, 1000, 10_000],
             lambda n: lambda: plane.sample(separated(n, 4), 100, seed=0),
             1.1,
         ),
