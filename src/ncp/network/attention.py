@@ -122,14 +122,14 @@ def _falling(
     Every third is an exponential; those between are fourth powers of their neighbours, which is
     faster and keeps six digits.
     """
-    out = values.new_empty(len(values), values.shape[1], len(rates), *values.shape[2:])
+    found: dict[int, Tensor] = {}
     slow_to_fast = rates.argsort().tolist()
     for i, j in enumerate(slow_to_fast):
-        if i % 3:
-            torch.square(out[:, :, slow_to_fast[i - 1]], out=out[:, :, j]).square_()
-        else:
-            torch.mul(values, -rates[j], out=out[:, :, j]).exp_()
-    return out.flatten(1, 2)
+        between = i % 3
+        found[j] = (
+            found[slow_to_fast[i - 1]].square().square() if between else (values * -rates[j]).exp()
+        )
+    return torch.stack([found[j] for j in range(len(rates))], 2).flatten(1, 2)
 
 
 class Kernels:
@@ -252,7 +252,10 @@ class AttentionLayers(nn.Module):
     def _seen(
         self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, "B N"] | None = None
     ) -> Int64[Tensor, " M"] | None:
-        """Which points the others see; None for all. Not by their order, but evenly along h."""
+        """Which points the others see; None for all, as in training.
+
+        They are taken evenly along h, so nothing depends on the order of the points.
+        """
         n = h.shape[1] if real is None else int(real.sum(1).max())
         if n <= MOST_SEEN or len(h) > 1 or self.link_octaves:
             return None
