@@ -7,8 +7,7 @@ busy machine lengthens them too (`BayesianGaussianMixture` took 6.7 s on a quiet
 ratios. Medians, in brackets the least and the largest. Many data sets beside scikit-learn's mixture
 (spherical, 10 components, one solution), on a tenth of the data sets. Chains are exact Gibbs chains
 that start at the network's samples. Growth is the exponent of time between the first and the last
-size: N on four separated clusters (of which samples have 5 to 7 in the end), K on 256 points, S on
-one data set of 50.
+size: N on four separated clusters, K on 256 points, S on one data set of 50.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ def draw(model: NCP, n: int, seed: int = 3) -> Tensor:
 
 
 def separated(n: int, k: int) -> Tensor:
-    """n points of the plane in k clusters on a grid, eight noise widths apart, in turn."""
+    """n points of the plane in k clusters on a grid, tighter than the noise of the model."""
     side = math.ceil(math.sqrt(k))
     cell = torch.arange(n) % k
     centre = 8.0 * (torch.stack([cell // side, cell % side], 1) - (side - 1) / 2)
-    return centre + torch.randn(n, 2, generator=torch.Generator().manual_seed(k))
+    return centre + 0.7 * torch.randn(n, 2, generator=torch.Generator().manual_seed(k))
 
 
 def in_turn(jobs: dict[str, Job], turns: int) -> dict[str, Spread]:
