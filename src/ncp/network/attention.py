@@ -125,10 +125,10 @@ def _falling(
     found: dict[int, Tensor] = {}
     slow_to_fast = rates.argsort().tolist()
     for i, j in enumerate(slow_to_fast):
-        between = i % 3
-        found[j] = (
-            found[slow_to_fast[i - 1]].square().square() if between else (values * -rates[j]).exp()
-        )
+        if i % 3:
+            found[j] = found[slow_to_fast[i - 1]].square().square()
+        else:
+            found[j] = (values * -rates[j]).exp()
     return torch.stack([found[j] for j in range(len(rates))], 2).flatten(1, 2)
 
 
