@@ -15,7 +15,6 @@ from ncp.generative.mixture import Mixture
 from ncp.generative.priors import CRP
 from ncp.inference.importance import Estimate, effective_sample_size, log_evidence
 from ncp.model import NCP, load
-from ncp.network.network import Points
 from ncp.partitions import enumerate_partitions
 from ncp.posterior import Partitions, pool
 from ncp.sampling.compiled_tree import CompiledTree
@@ -211,8 +210,7 @@ def test_compiled_and_torch_draw_the_same(case: str) -> None:
     model, x, given = random_model(1), data(), constrain(N, **CASES[case])
     order = given.first(np.arange(N))
     folded = model.fold()
-    encoded = model.encode_many([x], folded)
-    points = Points(*(table[torch.as_tensor(order)] for table in encoded))
+    points = model.encode_many([x], folded)
     for beam in (0, 5):
         how = (points, order, 200, np.uint64(17), beam, given.rules(order))
         flags = np.zeros(1, np.uint8), np.zeros(1, np.int64)

@@ -19,30 +19,29 @@ def points(n: int, dim: int, seed: int) -> Tensor:
 @pytest.mark.parametrize("dim", [1, 3])
 def test_against_all_ways(n: int, dim: int, seed: int) -> None:
     x = points(n, dim, seed)
-    ratios = Links.among(x[None], None).ratios()[0]
+    ratios = Links.among(x[None]).ratios()[0]
     expected = linked(x, 1)  # exp(-r / 2) for each m
     torch.testing.assert_close((-ratios / 2).exp().permute(1, 2, 0), expected, rtol=0, atol=1e-12)
     assert float(ratios.min()) > 1 - 1e-12
 
 
-def test_a_data_set_knows_nothing_of_its_padding_and_company(seed: int) -> None:
+def test_a_data_set_knows_nothing_of_its_company(seed: int) -> None:
     x = torch.stack([points(20, 2, seed), points(20, 2, seed + 1)])
-    together = Links.among(x, torch.tensor([20, 13]))
-    alone = Links.among(x[1:, :13], None)
-    assert torch.equal(together.gaps[1, :, :13, :13], alone.gaps[0])
-    assert torch.equal(together.core[1, :, :13], alone.core[0])
+    together, alone = Links.among(x), Links.among(x[1:])
+    assert torch.equal(together.gaps[1], alone.gaps[0])
+    assert torch.equal(together.core[1], alone.core[0])
 
 
 def test_order_and_unit_do_not_matter(seed: int) -> None:
     x = points(25, 2, seed)
     order = torch.as_tensor(np.random.default_rng(seed).permutation(25))
-    plain = Links.among(x[None], None).ratios()[0]
-    other = Links.among(7 * x[order][None], None).ratios()[0]
+    plain = Links.among(x[None]).ratios()[0]
+    other = Links.among(7 * x[order][None]).ratios()[0]
     torch.testing.assert_close(other, plain[:, order][:, :, order], rtol=1e-12, atol=0)
 
 
 def test_coinciding_points_are_finite() -> None:
-    ratios = Links.among(torch.zeros(1, 12, 2), None).ratios()
+    ratios = Links.among(torch.zeros(1, 12, 2)).ratios()
     assert torch.equal(ratios, torch.ones_like(ratios))
 
 
@@ -52,7 +51,7 @@ def test_rings_hang_together_and_apart(seed: int) -> None:
     angle = 2 * np.pi * np.arange(400) / 200 + rng.uniform(-0.003, 0.003, size=400)
     ring = np.repeat([0, 1], 200)
     x = (1.0 + ring)[:, None] * np.stack((np.cos(angle), np.sin(angle)), axis=1)
-    ratios = Links.among(torch.as_tensor(x)[None], None).ratios()[0].numpy()
+    ratios = Links.among(torch.as_tensor(x)[None]).ratios()[0].numpy()
     same = ring[:, None] == ring
     for k in range(len(NEIGHBOURS)):
         assert ratios[k][same].max() < 2 < ratios[k][~same].min()
@@ -62,7 +61,7 @@ def test_a_new_point_is_linked_as_a_member_would_be(seed: int) -> None:
     """One that bridges nothing: a far one of a cluster. It changes no other's neighbours."""
     x = points(40, 2, seed)
     new = torch.tensor([[4.0, 4.0]], dtype=torch.float64)
-    links = Links.among(x[None], None)
+    links = Links.among(x[None])
     got = links.ratios_of_new(x, new)[0, :, 0]
-    expected = Links.among(torch.cat([x, new])[None], None).ratios()[0, :, -1]
+    expected = Links.among(torch.cat([x, new])[None]).ratios()[0, :, -1]
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=0)

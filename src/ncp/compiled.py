@@ -27,6 +27,8 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 __all__ = ["njit"]
 
+# Division by zero gives infinity or NaN: a loop that could raise is not made of vectors.
+DEFAULTS = {"nogil": True, "error_model": "numpy"}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -57,7 +59,7 @@ def njit(function: Any = None, **options: Any) -> Any:
     """
     if function is None:
         return lambda function: njit(function, **options)
-    dispatcher = numba.njit(**{"nogil": True, **options})(inspect.unwrap(function))
+    dispatcher = numba.njit(**DEFAULTS | options)(inspect.unwrap(function))
     if os.path.exists(inspect.getfile(dispatcher.py_func)):  # not typed at a prompt
         try:
             dispatcher._cache = _Cache(dispatcher.py_func)

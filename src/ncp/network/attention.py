@@ -36,6 +36,7 @@ __all__ = [
     "AttentionLayers",
     "Kernels",
     "KeyValueCache",
+    "made_up_to",
 ]
 
 TILE = 16  # matrix products round a row alike whatever rows are around it, in multiples of this
@@ -110,6 +111,13 @@ def in_octaves(squares: Float[Tensor, ...], octaves: int) -> Float[Tensor, "... 
     return squares.clamp(max=FAR)[..., None] * _rates(octaves, squares)
 
 
+def made_up_to(x: Float[Tensor, "B n ..."], rows: int) -> Float[Tensor, "B rows ..."]:
+    """With rows of zeros after the n rows that there are."""
+    if x.shape[1] == rows:
+        return x
+    return torch.cat([x, x.new_zeros(len(x), rows - x.shape[1], *x.shape[2:])], 1)
+
+
 def _rates(octaves: int, like: Tensor) -> Float[Tensor, " octaves"]:
     return 4.0 ** torch.arange(octaves, device=like.device, dtype=like.dtype) / 8
 
@@ -151,12 +159,11 @@ class Kernels:
         octaves: int,
         ratios: Float[Tensor, "B m M N"] | None = None,
         link_octaves: int = 0,
-        real: Bool[Tensor, "B N"] | None = None,
         own: Bool[Tensor, " M"] | None = None,
         stand_for: int = 0,
     ) -> None:
         self.own, self.stand_for = own, stand_for
-        self.of, self.among, self.real, self.ratios = of, among, real, ratios
+        self.of, self.among, self.ratios = of, among, ratios
         self.octaves, self.link_octaves = octaves, link_octaves
         n_rows, n = of.shape[1], among.shape[1]
         row = len(of) * n * (octaves + len(NEIGHBOURS) * link_octaves)
@@ -170,18 +177,12 @@ class Kernels:
 
     def _kernels(self, rows: slice) -> Float[Tensor, "B channels m N"]:
         squares = _squares(self.of[:, rows, None], self.among[:, None]).clamp(max=FAR)
-        channels = _falling(self._real_ones(squares[:, None]), _rates(self.octaves, squares))
+        channels = _falling(squares[:, None], _rates(self.octaves, squares))
         if self.ratios is None:
             return channels
         rates = 1 / _rates(self.link_octaves, squares) / 16  # 1/2, 1/8, 1/32, ...
-        linked = _falling(self._real_ones(self.ratios[:, :, rows]), rates)
+        linked = _falling(self.ratios[:, :, rows], rates)
         return torch.cat([channels, linked], 1)
-
-    def _real_ones(self, values: Float[Tensor, "B c m N"]) -> Float[Tensor, "B c m N"]:
-        """The others are infinitely far."""
-        if self.real is None:
-            return values
-        return values.masked_fill(~self.real[:, None, None], torch.inf)
 
     def density(self) -> Float[Tensor, "B M channels"]:
         """How many points are near, on a log scale."""
@@ -236,55 +237,45 @@ class AttentionLayers(nn.Module):
         self.code = nn.Linear(spec.width, spec.codes, bias=False)
 
     def forward(
-        self,
-        h: Float[Tensor, "B N d_h"],
-        x: Float[Tensor, "B N D"],
-        real: Bool[Tensor, "B N"] | None = None,
+        self, h: Float[Tensor, "B M d_h"], x: Float[Tensor, "B M D"], n: int | None = None
     ) -> Encoded:
-        """Encodings of data sets of equal size, each among its own points (the `real` ones)."""
-        seen = self._seen(h, real)
-        near = self._near(x, self._links(x, real), seen, real)
+        """Encodings of data sets of n points each, made up to M rows that nobody sees."""
+        x = x[:, :n]
+        seen = self._seen(h[:, :n])
+        near = self._near(x, self._links(x), seen)
         tokens = self._start(h, near)
         for block in self.blocks:
-            tokens = block(tokens, seen, real, near)
+            tokens = block(tokens, x.shape[1], seen, near)
         return self._finish(h, tokens)
 
-    def _seen(
-        self, h: Float[Tensor, "B N d_h"], real: Bool[Tensor, "B N"] | None = None
-    ) -> Int64[Tensor, " M"] | None:
+    def _seen(self, h: Float[Tensor, "B N d_h"]) -> Int64[Tensor, " M"] | None:
         """Which points the others see; None for all, as in training.
 
         They are taken evenly along h, so nothing depends on the order of the points.
         """
-        n = h.shape[1] if real is None else int(real.sum(1).max())
+        n = h.shape[1]
         if n <= MOST_SEEN or len(h) > 1 or self.link_octaves:
             return None
-        along = h[0, :n, 0].argsort(stable=True)
+        along = h[0, :, 0].argsort(stable=True)
         return along[torch.arange(MOST_SEEN, device=h.device) * n // MOST_SEEN]
 
-    def _links(
-        self, x: Float[Tensor, "B N D"], real: Bool[Tensor, "B N"] | None = None
-    ) -> Links | None:
-        if not self.link_octaves:
-            return None
-        return Links.among(x, None if real is None else real.sum(1))
+    def _links(self, x: Float[Tensor, "B N D"]) -> Links | None:
+        return Links.among(x) if self.link_octaves else None
 
     def _near(
         self,
         x: Float[Tensor, "B N D"],
         links: Links | None,
         seen: Int64[Tensor, " M"] | None = None,
-        real: Bool[Tensor, "B N"] | None = None,
     ) -> Kernels | None:
         if not self.octaves:
             return None
         if seen is not None:
             own = torch.zeros(x.shape[1], dtype=torch.bool, device=x.device)
             own[seen] = True
-            n = x.shape[1] if real is None else int(real.sum())
-            return Kernels(x, x[:, seen], self.octaves, own=own, stand_for=n)
+            return Kernels(x, x[:, seen], self.octaves, own=own, stand_for=x.shape[1])
         ratios = None if links is None else links.ratios()
-        return Kernels(x, x, self.octaves, ratios, self.link_octaves, real)
+        return Kernels(x, x, self.octaves, ratios, self.link_octaves)
 
     def _finish(
         self, h: Float[Tensor, "*rows d_h"], tokens: Float[Tensor, "*rows width"]
@@ -295,12 +286,12 @@ class AttentionLayers(nn.Module):
         return Encoded(torch.add(h, self.out(tokens)), codes)
 
     def _start(
-        self, h: Float[Tensor, "B N d_h"], near: Kernels | None
-    ) -> Float[Tensor, "B N width"]:
+        self, h: Float[Tensor, "B M d_h"], near: Kernels | None
+    ) -> Float[Tensor, "B M width"]:
         tokens: Tensor = self.into(h)
         if self.density is None or near is None:
             return tokens
-        return torch.add(tokens, self.density(near.density()))
+        return torch.add(tokens, self.density(made_up_to(near.density(), h.shape[1])))
 
     def cache(self, h: Float[Tensor, "N d_h"], x: Float[Tensor, "N D"]) -> KeyValueCache:
         """What new points attend to in each block: the keys and values of a data set's points."""
@@ -308,9 +299,11 @@ class AttentionLayers(nn.Module):
         near = self._near(x[None], links, seen)
         tokens, kept = self._start(h[None], near), []
         for block in self.blocks:
-            q, k, v = cast(AttentionBlock, block).heads(tokens, seen)
+            q, k, v = cast(AttentionBlock, block).heads(tokens)
+            if seen is not None:
+                k, v = k[:, seen], v[:, seen]
             kept.append((k[0], v[0]))
-            tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, None, near)
+            tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, near)
         return KeyValueCache(len(x), x if seen is None else x[seen], links, kept)
 
     def encode_new(
@@ -334,7 +327,7 @@ class AttentionLayers(nn.Module):
             # each by itself: (M, 1, N + 1)
             own = torch.ones(1, dtype=torch.bool, device=x.device)
             near = Kernels(
-                x[:, None], among, self.octaves, ratios, self.link_octaves, None, own, cache.n + 1
+                x[:, None], among, self.octaves, ratios, self.link_octaves, own, cache.n + 1
             )
         tokens = self._start(h[:, None], near)[:, 0]
         for block, (k, v) in zip(self.blocks, cache.blocks, strict=True):
@@ -356,13 +349,10 @@ class AttentionBlock(nn.Module):
         self.widen, self.activation = nn.Linear(width, 2 * width), PReLU()
         self.narrow = nn.Linear(2 * width, width)
 
-    def heads(
-        self, tokens: Float[Tensor, "*rows width"], seen: Int64[Tensor, " M"] | None = None
-    ) -> list[Float[Tensor, ...]]:
-        """Queries, keys and values, `(*rows, heads, width / heads)` each; two of points `seen`."""
+    def heads(self, tokens: Float[Tensor, "*rows width"]) -> list[Float[Tensor, ...]]:
+        """Queries, keys and values, `(*rows, heads, width / heads)` each."""
         parts = self.attention(self.norm1(tokens)).chunk(3, -1)
-        q, k, v = (part.unflatten(-1, (self.HEADS, -1)) for part in parts)
-        return [q, k, v] if seen is None else [q, k[:, seen], v[:, seen]]
+        return [part.unflatten(-1, (self.HEADS, -1)) for part in parts]
 
     def _finish(
         self, tokens: Float[Tensor, "*rows width"], seen: Float[Tensor, "*rows heads part"]
@@ -374,36 +364,33 @@ class AttentionBlock(nn.Module):
 
     def forward(
         self,
-        tokens: Float[Tensor, "B N width"],
-        seen: Int64[Tensor, " M"] | None = None,
-        real: Bool[Tensor, "B N"] | None = None,
+        tokens: Float[Tensor, "B M width"],
+        n: int,
+        seen: Int64[Tensor, " seen"] | None = None,
         near: Kernels | None = None,
-    ) -> Float[Tensor, "B N width"]:
-        q, k, v = self.heads(tokens, seen)
-        return self.attend(tokens, q, k, v, real if seen is None else None, near)
+    ) -> Float[Tensor, "B M width"]:
+        q, k, v = self.heads(tokens)
+        where = slice(n) if seen is None else seen
+        return self.attend(tokens, q[:, :n], k[:, where], v[:, where], near)
 
     def attend(
         self,
-        tokens: Float[Tensor, "B N width"],
+        tokens: Float[Tensor, "B M width"],
         q: Float[Tensor, "B N heads part"],
-        k: Float[Tensor, "B M heads part"],
-        v: Float[Tensor, "B M heads part"],
-        real: Bool[Tensor, "B N"] | None = None,
+        k: Float[Tensor, "B seen heads part"],
+        v: Float[Tensor, "B seen heads part"],
         near: Kernels | None = None,
-    ) -> Float[Tensor, "B N width"]:
-        """The tokens after the block, from their own queries, keys and values."""
+    ) -> Float[Tensor, "B M width"]:
+        """The tokens after the block, from queries of the first N, and keys and values."""
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         look = nn.functional.scaled_dot_product_attention
-        hidden = None if real is None else ~real[:, None, None, :]
         if self.bias is None or near is None:
-            seen = look(q, k, v, None if hidden is None else ~hidden.expand(-1, -1, q.shape[2], -1))
-            return self._finish(tokens, seen.transpose(1, 2))
-        parts = []
-        for rows in near.slices:
-            bias = near.bias(rows, self.bias.weight)
-            bias = bias if hidden is None else bias.masked_fill_(hidden, -torch.inf)
-            parts.append(look(q[:, :, rows], k, v, bias))
-        return self._finish(tokens, torch.cat(parts, 2).transpose(1, 2))
+            seen = look(q, k, v)
+        else:
+            weight = self.bias.weight
+            parts = [look(q[:, :, rows], k, v, near.bias(rows, weight)) for rows in near.slices]
+            seen = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+        return self._finish(tokens, made_up_to(seen.transpose(1, 2), tokens.shape[1]))
 
     def attend_new(
         self,

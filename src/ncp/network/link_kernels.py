@@ -38,21 +38,19 @@ def _smallest(values: Floats, n: int, best: Floats) -> None:
 
 
 @njit
-def ways(x: Floats, sizes: Whole, neighbours: Whole, least: float) -> tuple[Floats, Floats]:
+def ways(x: Floats, neighbours: Whole, least: float) -> tuple[Floats, Floats]:
     """Squared gaps (B, m, N, N) and squared distances to the m-th neighbours (B, m, N).
 
     Args:
         x: data sets (B, N, D).
-        sizes: how many points of each there are (B,).
         neighbours: the values of m, the largest last.
         least: the least squared distance to a neighbour.
     """
-    n_datasets, most = x.shape[:2]
-    gaps = np.ones((n_datasets, len(neighbours), most, most))
-    core = np.ones((n_datasets, len(neighbours), most))
-    d2, best = np.empty(most), np.empty(neighbours[-1] + 1)
+    n_datasets, n = x.shape[:2]
+    gaps = np.ones((n_datasets, len(neighbours), n, n))
+    core = np.ones((n_datasets, len(neighbours), n))
+    d2, best = np.empty(n), np.empty(neighbours[-1] + 1)
     for b in range(n_datasets):
-        n = sizes[b]
         columns = np.ascontiguousarray(x[b].T)
         for i in range(n):
             _squares(columns, n, x[b, i], d2)

@@ -37,14 +37,12 @@ class Links(NamedTuple):
     core: Float[Tensor, "B m N"]  # c^2
 
     @classmethod
-    def among(cls, x: Float[Tensor, "B N D"], lengths: Tensor | None) -> Links:
-        """Of data sets, whose points after the first `lengths` ones are none."""
+    def among(cls, x: Float[Tensor, "B N D"]) -> Links:
+        """Of data sets."""
         from ncp.network.link_kernels import ways
 
-        n_datasets, n = x.shape[:2]
-        sizes = np.full(n_datasets, n) if lengths is None else lengths.cpu().numpy()
         points = np.ascontiguousarray(x.detach().cpu().double().numpy())
-        gaps, core = ways(points, sizes.astype(np.int64), np.array(NEIGHBOURS), LEAST)
+        gaps, core = ways(points, np.array(NEIGHBOURS), LEAST)
         return cls(torch.from_numpy(gaps).to(x), torch.from_numpy(core).to(x))
 
     def ratios(self) -> Float[Tensor, "B m N N"]:

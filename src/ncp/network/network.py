@@ -47,7 +47,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ncp.generative.model import GenerativeModel
-from ncp.network.attention import TILE, Attention, AttentionLayers
+from ncp.network.attention import TILE, Attention, AttentionLayers, made_up_to
 from ncp.network.blocks import Perceptron, linear_from_zero, perceptron
 from ncp.network.encoder import Encoder, MLPEncoder, encoder_from_dict
 from ncp.network.layout import (
@@ -61,7 +61,7 @@ from ncp.network.layout import (
 from ncp.network.pair_features import PairFeatures
 from ncp.partitions import as_tensor, canonical, check_labels, check_unmasked
 
-__all__ = ["Network", "NetworkSpec", "Points", "check_memory", "made_up_to"]
+__all__ = ["Network", "NetworkSpec", "Points", "check_memory"]
 
 # Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
 # factor of two over one long list.
@@ -280,9 +280,9 @@ class Network(nn.Module):
         self,
         x: Float[Tensor, "B N ..."],
         folded: Folded,
-        real: Bool[Tensor, "B N"] | None = None,
+        n_real: int | None = None,
     ) -> tuple[Points, Float[Tensor, "B N C"]]:
-        """Data sets of one size, each among its `real` points: rows of `Points`, and codes.
+        """Data sets of one size, each among its first `n_real` points: rows of `Points`, and codes.
 
         The codes are those of the attention, or h itself where there is none.
         """
@@ -292,7 +292,7 @@ class Network(nn.Module):
         q = None if self.q is None else self.q(x.flatten(0, 1))
         codes = h
         if self.attention is not None:
-            h, codes = self.attention(h, self.coordinates(x), real)
+            h, codes = self.attention(h, self.coordinates(x), n_real)
         points = self.project(h.flatten(0, 1), q, self.pair_summands(codes, x), folded)
         return points, codes
 
@@ -325,34 +325,24 @@ class Network(nn.Module):
     def encode_many(self, xs: Sequence[Tensor], folded: Folded) -> Points:
         """Data sets of any sizes, their points one after the other.
 
-        Those of about one size go together, made up to a multiple of `TILE` points: so a data
-        set's values do not depend on the others.
+        Those of one size go together, each made up to a multiple of `TILE` rows: so a data set's
+        values do not depend on the others.
         """
-        padded = [-(-len(x) // TILE) * TILE for x in xs]
         rows: list[Points | None] = [None] * len(xs)
-        for size in sorted(set(padded)):
-            members = [i for i, p in enumerate(padded) if p == size]
-            at_once = max(1, min(CHUNK // size, PAIRS // size**2))
+        sizes = [len(x) for x in xs]
+        for n in sorted(set(sizes)):
+            members = [i for i, size in enumerate(sizes) if size == n]
+            padded = -(-n // TILE) * TILE
+            at_once = max(1, min(CHUNK // padded, PAIRS // padded**2))
             for start in range(0, len(members), at_once):
-                self._encode_alike(xs, members[start : start + at_once], size, folded, rows)
+                some = members[start : start + at_once]
+                x = made_up_to(torch.stack([xs[i] for i in some]), padded)
+                encoded, _ = self.encode(x, folded, n)
+                tables = [table.view(len(some), padded, -1)[:, :n] for table in encoded]
+                for i, *of_set in zip(some, *tables, strict=True):
+                    rows[i] = Points(*of_set)
         found = cast(list[Points], rows)
         return Points(*(torch.cat(column) for column in zip(*found, strict=True)))
-
-    def _encode_alike(
-        self,
-        xs: Sequence[Tensor],
-        members: list[int],
-        size: int,
-        folded: Folded,
-        rows: list[Points | None],
-    ) -> None:
-        x = torch.stack([made_up_to(xs[i], size) for i in members])
-        lengths = torch.tensor([len(xs[i]) for i in members], device=x.device)
-        real = torch.arange(size, device=x.device) < lengths[:, None]
-        points, _ = self.encode(x, folded, real)
-        for j, i in enumerate(members):
-            start = j * size
-            rows[i] = Points(*(table[start : start + len(xs[i])] for table in points))
 
     # -- the fused scorer ------------------------------------------------------------------------
 
@@ -679,10 +669,6 @@ class _ScoringBatch:
 
     def n_clusters(self) -> Int[Tensor, " S"]:
         return self.labels.amax(1) + 1  # rows are padded with label 0
-
-
-def made_up_to(x: Float[Tensor, "n ..."], size: int) -> Float[Tensor, "size ..."]:
-    return torch.cat([x, x.new_zeros(size - len(x), *x.shape[1:])]) if len(x) < size else x
 
 
 def _pad_last(log_p: Float[Tensor, "S N K"], width: int) -> Float[Tensor, "S N W"]:

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ncp.network.attention import TILE
+from ncp.network.attention import TILE, made_up_to
 from ncp.network.layout import widest
-from ncp.network.network import Folded, Network, Points, made_up_to
+from ncp.network.network import Folded, Network, Points
 from ncp.partitions import check_labels
 from ncp.sampling.compiled_tree import CompiledTree
 from ncp.sampling.sample import OUT_OF_REACH
@@ -111,7 +111,8 @@ def _encode(network: Network, folded: Folded, x: Tensor, new: Tensor) -> tuple[P
         return network.encode_many([x], folded), network.encode_many([new], folded)
     known = network.encode_many([x], folded)
     n_new = len(new)
-    new = made_up_to(new, -(-n_new // TILE) * TILE)  # a row's values do not depend on the others
+    # a row's values do not depend on the others
+    new = made_up_to(new[None], -(-n_new // TILE) * TILE)[0]
     scaled, scaled_new = ((part - network.location) / network.scale for part in (x, new))
     cache = network.attention.cache(network.h(scaled), network.coordinates(scaled[None])[0])
     h, codes = network.attention.encode_new(

@@ -61,9 +61,8 @@ class CompiledTree:
         stop: np.ndarray,
         done: np.ndarray,
     ) -> Run:
-        """The samples of a sequence."""
-        at, after = self.network.positions(points, self.folded)
-        sums, base, rest = _array(points.sums), _array(at), _array(after)
+        """The samples of a data set's points in an order."""
+        sums, base, rest = self._lay_out(points, order)
         n, rows = len(order), max(count, beam)
         slots, clusters = min(n, SLOTS), CLUSTERS
         before = done.copy()
@@ -89,6 +88,16 @@ class CompiledTree:
         counts, log_q = (of[side, :n_rows].copy() for of in (space.counts, space.log_q))
         log_w = space.log_w[side, :n_rows].copy() if rules.active else np.zeros(n_rows)
         return Run(labels, counts, log_q, log_w, space.log_z[:n].copy())
+
+    def _lay_out(
+        self, points: Points, order: Int64[np.ndarray, " N"]
+    ) -> tuple[Array, Array, Array]:
+        tables, w = [_array(table) for table in points], self.weights
+        n, n_sums, width, codes = len(order), tables[0].shape[1], len(w.k_f), w.codes
+        widths = n_sums, width, codes, codes + 2, width
+        filled = [np.empty((n, of), tables[0].dtype) for of in widths]
+        kernels.lay_out(w, order, *tables, *filled, np.zeros(width + codes))
+        return filled[0], filled[1], filled[2]
 
     def _nothing(self, state: int, n: int, position: int, space: Workspace) -> Run:
         """No rows, and why."""
@@ -149,6 +158,7 @@ class CompiledTree:
             b=real(pairs, g),
             features=real(pairs, n_features),
             folded=real(n_features, f),
+            squares=np.empty((3, pairs * w.octaves)),
             join=real(pairs, 2 * f),
             pair=real(pairs, f),
             change=real(pairs, f),

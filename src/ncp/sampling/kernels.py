@@ -33,6 +33,7 @@ __all__ = [
     "STOPPED",
     "Weights",
     "Workspace",
+    "lay_out",
     "read_labels",
     "run_sequence",
     "score_new",
@@ -66,8 +67,11 @@ class Weights(NamedTuple):
     g_slopes: Array  # (hidden + 1,)
     w_gc: Array  # (g, 2 f)
     b_gc: Array  # (2 f,)
-    w_pair: Array  # (n_pair, f)
+    w_code: Array  # (3, codes, f) V_A of mean codes: alone, times the point's, times the others'
+    w_cluster: Array  # (n, f) V_A of the other features of a cluster
+    w_point: Array  # (codes + 2, f) V_P
     k_f: Array  # (f,) weight of log K'
+    rest_f: Array  # (f,) weight of log(1 + N - n)
     f_w: Array  # (hidden, f, f)
     f_b: Array  # (hidden, f)
     f_slopes: Array  # (hidden + 1,)
@@ -102,6 +106,7 @@ class Workspace(NamedTuple):
     b: Array  # (pairs, g)
     features: Array  # (pairs, n_features) of `_cluster_features`
     folded: Array  # (n_features, f)
+    squares: NDArray[np.float64]  # (3, pairs * octaves)
     join: Array  # (pairs, 2 f)
     pair: Array  # (pairs, f)
     change: Array  # (pairs, f)
@@ -138,6 +143,47 @@ def _hidden(a, b, n, w, bias, slopes, residual):
                 a[i, j] = keep * a[i, j] + max(v, zero) + slope * min(v, zero)
 
 
+@fast_inline
+def log1p(x):
+    """log(1 + x) of x >= 0, to 4e-16: arithmetic only, so that a loop of it becomes vectors.
+
+    With 1 + x = 2^e m, sqrt(1/2) <= m < sqrt(2), and s = (m - 1) / (m + 1), it is
+    e log 2 + 2 (s + s^3 / 3 + s^5 / 5 + ...).
+    """
+    bits = np.float64(1.0 + x).view(np.int64)
+    e = (bits - np.int64(0x3FE6A09E667F3BCD)) >> np.int64(52)
+    m = np.int64(bits - (e << np.int64(52))).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    series = ((1 / 19 * z + 1 / 17) * z + 1 / 15) * z + 1 / 13
+    series = (((series * z + 1 / 11) * z + 1 / 9) * z + 1 / 7) * z + 1 / 5
+    series = (series * z + 1 / 3) * z
+    return np.int32(e) * 0.6931471805599453 + 2.0 * s * (1.0 + series)
+
+
+@fast_inline
+def exp_minus(x):
+    """exp(-x) of x >= 0, to 4e-16 and 0 beyond 708: arithmetic only, as `log1p` is.
+
+    With -x = n log 2 + r, |r| <= log(2) / 2, it is 2^n (1 + r + r^2 / 2 + ...).
+    """
+    x = min(np.float64(x), 708.0)
+    n = np.int32(x * 1.4426950408889634 + 0.5)
+    r = (n * 0.6931471803691238 - x) + n * 1.9082149292705877e-10
+    series = ((r / 479001600 + 1 / 39916800) * r + 1 / 3628800) * r + 1 / 362880
+    series = (((series * r + 1 / 40320) * r + 1 / 5040) * r + 1 / 720) * r + 1 / 120
+    series = (((series * r + 1 / 24) * r + 1 / 6) * r + 1 / 2) * r * r + r + 1.0
+    return series * np.int64((1023 - np.int64(n)) << np.int64(52)).view(np.float64)
+
+
+@fast
+def start_pairs(w, s):
+    """The rows of `s.folded` that are the same for all points: see `_fold_point`."""
+    for j in range(len(w.w_cluster)):
+        for d in range(len(w.k_f)):
+            s.folded[w.codes + j, d] = w.w_cluster[j, d]
+
+
 @fast
 def _fold_point(w, point, rest, out):
     """V_A for one point, to be multiplied with what `_cluster_features` gives of each cluster.
@@ -145,54 +191,53 @@ def _fold_point(w, point, rest, out):
     Of the features of `PairFeatures.of_pair`, those of a cluster's mean code z and of the point's
     (or the unassigned ones') are linear in z, so one product with z stands for all of them.
     """
-    c, first, width = w.codes, len(w.b_u), len(w.k_f)
-    scale = point.dtype.type(COSINE / c)
-    for j in range(c):
+    first = len(w.b_u)
+    for j in range(w.codes):
         own, other = point[first + j], rest[j]
-        for d in range(width):
-            with_point = w.w_pair[c + j, d] + scale * w.w_pair[3 * c, d]
-            with_rest = w.w_pair[2 * c + j, d] + scale * w.w_pair[3 * c + 2, d]
-            out[j, d] = w.w_pair[j, d] + own * with_point + other * with_rest
-    for d in range(width):
-        out[c, d] = w.w_pair[3 * c + 1, d]
-    for j in range(c + 1, len(out)):
-        for d in range(width):
-            out[j, d] = w.w_pair[2 * c + 2 + j, d]
+        for d in range(len(w.k_f)):
+            out[j, d] = w.w_code[0, j, d] + own * w.w_code[1, j, d] + other * w.w_code[2, j, d]
 
 
-@fast_inline
-def _cluster_features(w, sums, side, k, point, out, i):
-    """What f sees of cluster k and a point: z, |z|^2, its size, and distances if there are any."""
-    c, d, octaves, first = w.codes, w.coordinates, w.octaves, len(w.b_u)
+@fast
+def _cluster_features(w, sums, side, n, point, s):
+    """What f sees of n clusters and a point: z, |z|^2, sizes, and distances if there are any."""
+    c, d, octaves, first, last = w.codes, w.coordinates, w.octaves, len(w.b_u), len(point) - 1
     kind = point.dtype.type
-    size = sums[side, k, sums.shape[2] - 1]
-    inverse = 1 / size
-    within = kind(0)
-    for j in range(c):
-        code = sums[side, k, first + j] * inverse
-        out[i, j] = code
-        within += code * code
-    out[i, c] = COSINE / c * within
-    out[i, c + 1] = np.log1p(size)
-    if octaves == 0:
-        return
-    apart = norm = kind(0)
-    for j in range(d):
-        centre = sums[side, k, first + c + j] * inverse
-        norm += centre * centre
-        apart += (centre - point[first + c + j]) ** 2
-    spread = max(sums[side, k, first + c + d] * inverse - norm, kind(0))
-    apart = min(apart, kind(FAR)) / kind(8)
-    spread = min(spread, kind(FAR)) / kind(8)
+    for i in range(n):
+        inverse = 1 / sums[side, i, last]
+        within = kind(0)
+        for j in range(c):
+            code = sums[side, i, first + j] * inverse
+            s.features[i, j] = code
+            within += code * code
+        s.features[i, c] = COSINE / c * within
+        s.features[i, c + 1] = log1p(sums[side, i, last])
+        if octaves == 0:
+            continue
+        apart = norm = kind(0)
+        for j in range(d):
+            centre = sums[side, i, first + c + j] * inverse
+            norm += centre * centre
+            apart += (centre - point[first + c + j]) ** 2
+        spread = max(sums[side, i, first + c + d] * inverse - norm, kind(0))
+        apart = min(apart, kind(FAR)) / kind(8)
+        spread = min(spread, kind(FAR)) / kind(8)
+        at = i * octaves
+        for j in range(octaves):
+            s.squares[0, at + j] = apart
+            s.squares[1, at + j] = spread
+            apart *= kind(4)
+            spread *= kind(4)
+    for i in range(n * octaves):
+        s.squares[2, i] = exp_minus(s.squares[0, i])
+        s.squares[0, i] = log1p(s.squares[0, i])
+        s.squares[1, i] = log1p(s.squares[1, i])
     at = c + 2
-    near = np.exp(-np.float64(apart))
-    for j in range(octaves):
-        out[i, at + j] = near  # exp(-4 r) = exp(-r)^4, in double precision
-        out[i, at + octaves + j] = np.log1p(apart)
-        out[i, at + 2 * octaves + j] = np.log1p(spread)
-        near *= near * near * near
-        apart *= kind(4)
-        spread *= kind(4)
+    for i in range(n):
+        for j in range(octaves):
+            s.features[i, at + j] = s.squares[2, i * octaves + j]
+            s.features[i, at + octaves + j] = s.squares[0, i * octaves + j]
+            s.features[i, at + 2 * octaves + j] = s.squares[1, i * octaves + j]
 
 
 @fast
@@ -204,36 +249,34 @@ def join_point(w, sums, side, g_hat, point, base, rest, n_clusters, s):
     times the pair features, and the point's `base`. `rest` is the mean code of the unassigned.
     """
     g_width, width, last, n = len(w.b_u), len(w.k_f), len(point) - 1, n_clusters + 1
-    kind = point.dtype.type
+    kind, none = point.dtype.type, point.dtype.type(0)
     for i in range(n):
-        joins = i < n_clusters
-        size = point[last]
-        if joins:
-            size += sums[side, i, last]
+        size = point[last] + (sums[side, i, last] if i < n_clusters else none)
         scale = kind(1 / size if w.mean else 1)
         log_size = kind(np.log(size))
-        for j in range(g_width):
-            v = point[j]
-            if joins:
-                v += sums[side, i, j]
-            s.a[i, j] = v * scale + w.size_u[j] * log_size + w.b_u[j]
-        if joins and w.codes > 0:
-            _cluster_features(w, sums, side, i, point, s.features, i)
+        if i < n_clusters:
+            for j in range(g_width):
+                v = (point[j] + sums[side, i, j]) * scale
+                s.a[i, j] = v + w.size_u[j] * log_size + w.b_u[j]
+        else:
+            for j in range(g_width):
+                s.a[i, j] = point[j] * scale + w.size_u[j] * log_size + w.b_u[j]
     _hidden(s.a, s.b, n, w.g_w, w.g_b, w.g_slopes, w.g_residual)
     np.dot(s.a[:n], w.w_gc, s.join[:n])
-    if w.codes > 0 and n_clusters > 0:
-        _fold_point(w, point, rest, s.folded)
-        np.dot(s.features[:n_clusters], s.folded, s.pair[:n_clusters])
     for i in range(n):
-        joins = i < n_clusters
-        seen = joins and w.codes > 0
         for j in range(width):
             s.join[i, j] += w.b_gc[j]
             s.change[i, j] = s.join[i, j]
             s.extra[i, j] = s.join[i, width + j] + w.b_gc[width + j] + base[j]
-            if joins:
-                s.change[i, j] -= g_hat[side, i, j]
-            if seen:
+    for i in range(n_clusters):
+        for j in range(width):
+            s.change[i, j] -= g_hat[side, i, j]
+    if w.codes > 0 and n_clusters > 0:
+        _cluster_features(w, sums, side, n_clusters, point, s)
+        _fold_point(w, point, rest, s.folded)
+        np.dot(s.features[:n_clusters], s.folded, s.pair[:n_clusters])
+        for i in range(n_clusters):
+            for j in range(width):
                 s.extra[i, j] += s.pair[i, j]
 
 
@@ -271,6 +314,47 @@ def _log_softmax(scores, first, n):
     for j in range(first, first + n):
         scores[j] = (scores[j] - top) - log_total  # of scores of any size
     return True
+
+
+@njit(**_fast)
+def lay_out(  # type: ignore[no-untyped-def]
+    w, order, sums, q, static, points, base, rest, seen, of_point, after
+) -> None:
+    """Points in an order, and what goes with their positions: `Network.positions`, compiled.
+
+    Args:
+        w: the network's `Weights`.
+        order: which point stands at each position, `(N,)`.
+        sums, q, static: the tables of `Points` of the N points.
+        points, base, rest: to be filled, in the order.
+        seen, of_point: room for what f sees of each point, and for V_P times that.
+        after: zeros, one for each column of q and of the codes: their sums over what is left.
+    """
+    n_points, width, first, c = len(order), len(w.k_f), len(w.b_u), w.codes
+    for n in range(n_points - 1, -1, -1):
+        at, left = order[n], n_points - 1 - n
+        each, log_left = 1.0 / max(left, 1), np.log(left + 1.0)
+        scale, of_number = (each, log_left) if w.mean else (1.0, 0.0)
+        for j in range(sums.shape[1]):
+            points[n, j] = sums[at, j]
+        for j in range(width):
+            base[n, j] = after[j] * scale + w.rest_f[j] * of_number + static[at, j]
+            after[j] += q[at, j]
+        cosine = 0.0
+        for j in range(c):
+            code = points[n, first + j]
+            rest[n, j] = after[width + j] * each
+            seen[n, j] = rest[n, j] * code
+            cosine += seen[n, j]
+            after[width + j] += code
+        if c > 0:
+            seen[n, c] = COSINE / c * cosine
+            seen[n, c + 1] = log_left
+    if c > 0:
+        np.dot(seen, w.w_point, of_point)
+        for n in range(n_points):
+            for j in range(width):
+                base[n, j] += of_point[n, j]
 
 
 # -- the tree -----------------------------------------------------------------------------------
@@ -579,7 +663,7 @@ def run_sequence(  # type: ignore[no-untyped-def]
         w: the network's `Weights`.
         s: a `Workspace` with rows for all samples.
         points: what clusters sum up, `(N, n_sums)`, in the order of the sequence.
-        base, rest: of `Network.positions`.
+        base, rest: of `lay_out`.
         count: samples wanted.
         key: of the sequence's random numbers.
         beam: None to split samples, else the number of prefixes to keep.
@@ -593,6 +677,7 @@ def run_sequence(  # type: ignore[no-untyped-def]
     """
     n_points, side, n_rows, n_live = len(points), np.int64(0), np.int64(1), np.int64(1)
     most_slots, most_clusters = s.refs.shape[2], s.sums.shape[1]
+    start_pairs(w, s)
     join_point(w, s.sums, side, s.g_hat, points[0], base[0], rest[0], np.int64(0), s)
     _start(s, points, count)
     if rules is not None:
@@ -673,6 +758,7 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
     rest = np.zeros(max(w.codes, 1), points.dtype)
     # g-hat of the clusters themselves: each as if it were a point, joining nothing
     none = np.zeros(len(w.k_f), points.dtype)
+    start_pairs(w, s)
     for j in range(s.total.shape[2]):
         s.total[0, 0, j] = 0
     for i in range(n_clusters):

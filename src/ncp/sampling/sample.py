@@ -283,7 +283,10 @@ class _Tree:
         sets = sorted({one.data_set for one in work[first:end]})
         encoded = self.network.encode_many([self.data[d] for d in sets], self.folded)
         ends = np.cumsum([len(self.data[d]) for d in sets]).tolist()
-        start_of = dict(zip(sets, [0, *ends], strict=False))
+        points_of = {
+            d: Points(*(table[a:b] for table in encoded))
+            for d, a, b in zip(sets, [0, *ends], ends, strict=False)
+        }
 
         @torch.no_grad()  # a thread starts with gradients
         def job(i: int) -> None:
@@ -292,10 +295,8 @@ class _Tree:
             known = self.given[one.data_set] or free(len(order))
             order = known.first(order)
             key = piece_keys(self.keys[one.data_set : one.data_set + 1], 0, np.array([one.piece]))
-            index = torch.as_tensor(order + start_of[one.data_set])
-            points = Points(*(table[index] for table in encoded))
             how = one.n_samples, key[0], self.beam, known.rules(order)
-            found = self.tree.run(points, order, *how, watch.stop, watch.done[i])
+            found = self.tree.run(points_of[one.data_set], order, *how, watch.stop, watch.done[i])
             if watch.stop[0]:
                 return
             if not np.isfinite(found.log_q).all():

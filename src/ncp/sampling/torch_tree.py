@@ -57,7 +57,9 @@ class TorchTree:
         stop: np.ndarray,
         done: np.ndarray,
     ) -> Run:
-        """The samples of a sequence; see `kernels.run_sequence`."""
+        """The samples of a data set's points in an order; see `kernels.run_sequence`."""
+        where = torch.as_tensor(order, device=points.sums.device)
+        points = Points(*(table[where] for table in points))
         base, rest = self.network.positions(points, self.folded)
         state = self._first(points, count, rules)
         history = []
@@ -87,7 +89,6 @@ class TorchTree:
             parent, choice = history[n - 1]
             labels[:, n] = choice[row]
             row = parent[row]
-        where = torch.as_tensor(order, device=labels.device)
         labels = canonical(torch.empty_like(labels).index_copy(1, where, labels))
         log_q, log_w = (of.cpu().numpy().astype(np.float64) for of in (state.log_q, state.log_w))
         return Run(labels.cpu().numpy(), state.counts.cpu().numpy(), log_q, log_w, log_z)

@@ -13,13 +13,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ncp.network.blocks import PReLU, Residual
 from ncp.network.network import Folded, Network
+from ncp.network.pair_features import COSINE
 from ncp.sampling.kernels import Array, Weights
 
-__all__ = ["compiled_weights", "fold_once"]
+__all__ = ["compiled_weights", "fold_once", "pair_weights"]
 
 
 @dataclass
@@ -72,11 +74,15 @@ def _weights(network: Network, folded: Folded) -> Weights:
     spec, pairs = network.spec, network.pair_features
     g_w, g_b, g_slopes = _hidden(network.g, spec.g.width)
     f_w, f_b, f_slopes = _hidden(network.f, spec.f.width)
-    no_pair = folded.b_f.new_zeros(spec.f.width, 0)
+    none = folded.b_f.new_zeros(spec.f.width, 3)
+    w_point = none[:, :0] if folded.w_point is None else folded.w_point
+    codes = pairs.codes if pairs else 0
+    w_code, w_cluster = pair_weights(none if folded.w_pair is None else folded.w_pair, codes)
     log_size = folded.b_u.new_zeros(spec.g.width)
-    log_k = folded.b_f.new_zeros(spec.f.width)
+    log_k = log_rest = none[:, 0]
     if network.log_size is not None and network.log_numbers is not None:
-        log_size, log_k = network.log_size.weight[:, 0], network.log_numbers.weight[:, 0]
+        log_size = network.log_size.weight[:, 0]
+        log_k, log_rest = network.log_numbers.weight.unbind(1)
     return Weights(
         b_u=_array(folded.b_u),
         size_u=_array(log_size),
@@ -85,19 +91,37 @@ def _weights(network: Network, folded: Folded) -> Weights:
         g_slopes=g_slopes,
         w_gc=_array(folded.w_gc.T),
         b_gc=_array(folded.b_gc),
-        w_pair=_array((no_pair if folded.w_pair is None else folded.w_pair).T),
+        w_code=w_code,
+        w_cluster=w_cluster,
+        w_point=_array(w_point.T),
         k_f=_array(log_k),
+        rest_f=_array(log_rest),
         f_w=f_w,
         f_b=f_b,
         f_slopes=f_slopes,
         f_out=_array(cast(nn.Linear, network.f[-1]).weight[0]),
-        codes=pairs.codes if pairs else 0,
+        codes=codes,
         coordinates=pairs.coordinates if pairs else 0,
         octaves=pairs.octaves if pairs else 0,
         mean=spec.pooling == "mean",
         g_residual=spec.g.residual,
         f_residual=spec.f.residual,
     )
+
+
+def pair_weights(
+    w_pair: Float[Tensor, "f n_pair"], codes: int
+) -> tuple[Float[np.ndarray, "3 codes f"], Float[np.ndarray, "n f"]]:
+    """V_A in two parts: what meets a cluster's mean code, and what meets its other features.
+
+    The cosines of `PairFeatures` are sums over products of codes, so they go with these.
+    """
+    v = w_pair.T
+    alone, own, rest = (v[i * codes : (i + 1) * codes] for i in range(3))
+    with_point, within, with_rest = v[3 * codes : 3 * codes + 3]
+    scale = COSINE / max(codes, 1)
+    w_code = torch.stack([alone, own + scale * with_point, rest + scale * with_rest])
+    return _array(w_code), _array(torch.cat([within[None], v[3 * codes + 3 :]]))
 
 
 def _array(tensor: Tensor) -> Array:
