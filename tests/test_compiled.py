@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from ncp.compiled import exp_minus, log1p, njit
 
 CALLED = "from ncp.compiled import njit\n@njit\ndef step(x):\n    return x + {}\n"
 CALLER = """
@@ -89,3 +92,20 @@ def test_a_disk_that_fills_up(folder: Path) -> None:
     )
     assert done.stdout.split() == ["7", "0"]
     assert done.stderr.count("kept in memory only") == 1
+
+
+@njit  # what is inlined into kernels is called by one
+def _each(x: np.ndarray, logs: np.ndarray, exponentials: np.ndarray) -> None:
+    for i in range(len(x)):
+        logs[i] = log1p(x[i])
+        exponentials[i] = exp_minus(x[i])
+
+
+def test_logs_and_exponentials_are_those_of_numpy() -> None:
+    x = np.concatenate([np.zeros(1), np.linspace(0, 708, 100_001), np.logspace(-300, 9, 1000)])
+    logs, exponentials = np.empty_like(x), np.empty_like(x)
+    _each(x, logs, exponentials)
+    np.testing.assert_allclose(logs, np.log1p(x), rtol=1e-14, atol=1e-15)
+    small = x <= 708
+    np.testing.assert_allclose(exponentials[small], np.exp(-x[small]), rtol=1e-14)
+    assert exponentials[~small].max() < 1e-300

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ncp.network.attention import Kernels
 from ncp.network.links import NEIGHBOURS, Links
 from tests.literal import linked
 
@@ -65,3 +66,29 @@ def test_a_new_point_is_linked_as_a_member_would_be(seed: int) -> None:
     got = links.ratios_of_new(x, new)[0, :, 0]
     expected = Links.among(torch.cat([x, new])[None]).ratios()[0, :, -1]
     torch.testing.assert_close(got, expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 60, 2100])
+@pytest.mark.parametrize("link_octaves", [0, 3])
+def test_compiled_kernels_are_those_of_torch(n: int, link_octaves: int, seed: int) -> None:
+    x = 3 * torch.stack([points(n, 2, seed), points(n, 2, seed + 1)])
+    some, weight = x[:, : min(n, 7)], torch.randn(4, 5 + 2 * link_octaves).double()
+    ratios = Links.among(x).ratios()[:, :, : some.shape[1]] if link_octaves else None
+
+    def kernels() -> Kernels:
+        return Kernels(some, x, 5, ratios, link_octaves)
+
+    in_torch = kernels()
+    with torch.no_grad():
+        compiled = kernels()
+    assert compiled.is_compiled
+    assert not in_torch.is_compiled
+    for rows in (slice(None), slice(1, 5)):
+        found, expected = (near.bias(rows, weight) for near in (compiled, in_torch))
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(compiled.density(), in_torch.density(), rtol=1e-12, atol=1e-12)
+    if link_octaves == 0:  # and what they are said to be
+        squares = (some[:, :, None] - x[:, None]).square().sum(-1)
+        near = torch.stack([(-squares * 4.0**j / 8).exp() for j in range(5)], 1)
+        bias = 10 * torch.einsum("hc,bcmn->bhmn", weight, near)
+        torch.testing.assert_close(compiled.bias(slice(None), weight), bias, rtol=0, atol=1e-11)

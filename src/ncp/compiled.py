@@ -23,9 +23,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 import numba
+import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-__all__ = ["njit"]
+__all__ = ["exp_minus", "log1p", "njit"]
 
 # Division by zero gives infinity or NaN: a loop that could raise is not made of vectors.
 DEFAULTS = {"nogil": True, "error_model": "numpy"}
@@ -132,3 +133,46 @@ def _stays_in_memory() -> None:
         RuntimeWarning,
         stacklevel=2,
     )
+
+
+# -- arithmetic ---------------------------------------------------------------------------------
+
+_inlined = {
+    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
+    "forceinline": True,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+
+
+@njit(**_inlined)
+def log1p(x: Any) -> Any:
+    """log(1 + x) of x >= 0, to 4e-16: arithmetic only, so that a loop of it becomes vectors.
+
+    With 1 + x = 2^e m, sqrt(1/2) <= m < sqrt(2), and s = (m - 1) / (m + 1), it is
+    e log 2 + 2 (s + s^3 / 3 + s^5 / 5 + ...).
+    """
+    bits = np.float64(1.0 + x).view(np.int64)
+    e = (bits - np.int64(0x3FE6A09E667F3BCD)) >> np.int64(52)
+    m = np.int64(bits - (e << np.int64(52))).view(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    z = s * s
+    series = ((1 / 19 * z + 1 / 17) * z + 1 / 15) * z + 1 / 13
+    series = (((series * z + 1 / 11) * z + 1 / 9) * z + 1 / 7) * z + 1 / 5
+    series = (series * z + 1 / 3) * z
+    return np.int32(e) * 0.6931471805599453 + 2.0 * s * (1.0 + series)
+
+
+@njit(**_inlined)
+def exp_minus(x: Any) -> Any:
+    """exp(-x) of x >= 0, to 4e-16, and next to nothing beyond 708: arithmetic only, as `log1p` is.
+
+    With -x = n log 2 + r, |r| <= log(2) / 2, it is 2^n (1 + r + r^2 / 2 + ...).
+    """
+    x = min(np.float64(x), 708.0)
+    n = np.int32(x * 1.4426950408889634 + 0.5)
+    r = (n * 0.6931471803691238 - x) + n * 1.9082149292705877e-10
+    series = ((r / 479001600 + 1 / 39916800) * r + 1 / 3628800) * r + 1 / 362880
+    series = (((series * r + 1 / 40320) * r + 1 / 5040) * r + 1 / 720) * r + 1 / 120
+    series = (((series * r + 1 / 24) * r + 1 / 6) * r + 1 / 2) * r * r + r + 1.0
+    return series * np.int64((1023 - np.int64(n)) << np.int64(52)).view(np.float64)

@@ -19,7 +19,7 @@ need all points, so all are seen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -145,8 +145,9 @@ class Kernels:
 
     Gaussian kernels of the distance, whose widths are 2, 1, 1/2, ... of the prior's scale, and
     kernels of the ratios of `Links`. They are given for a few rows of points at a time, since there
-    are M x N x channels. Where `among` stands for more points, `stand_for` says for how many, and
-    `own` which of the M points are among them.
+    are M x N x channels; without gradients, on a CPU, they are never kept at all
+    (`ncp.network.distance_kernels`). Where `among` stands for more points, `stand_for` says for how
+    many, and `own` which of the M points are among them.
     """
 
     ENTRIES = 2**25  # that are kept; of more than that a part at a time is computed again
@@ -166,10 +167,13 @@ class Kernels:
         self.of, self.among, self.ratios = of, among, ratios
         self.octaves, self.link_octaves = octaves, link_octaves
         n_rows, n = of.shape[1], among.shape[1]
-        row = len(of) * n * (octaves + len(NEIGHBOURS) * link_octaves)
+        self.channels = octaves + len(NEIGHBOURS) * link_octaves
+        self.is_compiled = of.device.type == "cpu" and not torch.is_grad_enabled()
+        row = len(of) * n * (AttentionBlock.HEADS if self.is_compiled else self.channels)
         step = n_rows if row * n_rows <= self.ENTRIES else max(1, self.PART // row)
         self.slices = [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)]
-        self.known = self._kernels(self.slices[0]) if len(self.slices) == 1 else None
+        keep = len(self.slices) == 1 and not self.is_compiled
+        self.known = self._kernels(self.slices[0]) if keep else None
 
     def rows(self, rows: slice) -> Float[Tensor, "B channels m N"]:
         """The kernels of some of the points."""
@@ -186,21 +190,52 @@ class Kernels:
 
     def density(self) -> Float[Tensor, "B M channels"]:
         """How many points are near, on a log scale."""
-        near = torch.cat([self.rows(rows).sum(3) for rows in self.slices], 2)
+        if self.is_compiled:
+            near = self._sums()
+        else:
+            near = torch.cat([self.rows(rows).sum(3) for rows in self.slices], 2).mT
         if self.own is not None:
-            own = self.own.to(near.dtype)
+            own = self.own.to(near.dtype)[:, None]
             near = 1 + (near - own) * ((self.stand_for - 1) / (self.among.shape[1] - own))
-        return near.log1p().mT
+        return near.log1p()
+
+    def _sums(self) -> Float[Tensor, "B M channels"]:
+        from ncp.network.distance_kernels import kernel_sums
+
+        out = self.of.new_empty(*self.of.shape[:2], self.channels)
+        kernel_sums(*self._arrays(slice(None)), out.numpy())
+        return out
+
+    def _arrays(self, rows: slice) -> tuple[Any, Any, Any, int]:
+        """What the compiled kernels take."""
+        of, columns = self.of[:, rows].contiguous(), self.among.mT.contiguous()
+        ratios = of.new_empty(len(of), 0, 0)
+        if self.ratios is not None:
+            ratios = self.ratios[:, :, rows].flatten(2).contiguous()
+        return of.numpy(), columns.numpy(), ratios.numpy(), self.octaves
 
     def bias(
         self, rows: slice, weight: Float[Tensor, "heads channels"]
     ) -> Float[Tensor, "B h m N"]:
         """The kernels' weighted sum for each head."""
+        if self.is_compiled:
+            return self._compiled_bias(rows, weight)
         kernels = self.rows(rows)
         shape = (len(kernels), len(weight), *kernels.shape[2:])
         # one product a data set, whatever number of them: the same rounding in any company
         weight = (GAIN * weight).expand(len(kernels), -1, -1)
         return torch.bmm(weight, kernels.flatten(2)).view(shape)
+
+    def _compiled_bias(
+        self, rows: slice, weight: Float[Tensor, "heads channels"]
+    ) -> Float[Tensor, "B h m N"]:
+        from ncp.network.distance_kernels import kernel_bias
+
+        given = self._arrays(rows)
+        n_sets, n_rows = given[0].shape[:2]
+        out = weight.new_empty(n_sets, len(weight), n_rows, self.among.shape[1])
+        kernel_bias(*given, (GAIN * weight).detach().contiguous().numpy(), out.numpy())
+        return out
 
 
 class KeyValueCache(NamedTuple):

@@ -427,14 +427,17 @@ class Network(nn.Module):
         """
         plan = layout(labels, lengths)
         here = Points(*(table[index] for table in points))  # (S, N, ...)
-        alone = here.sums.flatten(0, 1)
-        joined = with_zero_row(prefix_sum(here.sums, plan.labels))  # sums, the last point here
         w, width = self.spec.g.width, self.spec.f.width
+        joined = with_zero_row(prefix_sum(here.sums, plan.labels))  # sums, the last point here
+        # u and the rest apart: the gradient of a part of a table is as large as the table
+        u, own = torch.split(here.sums.flatten(0, 1), [w, self.n_sums - w], 1)
+        joined_u, joined_own = torch.split(joined, [w, self.n_sums - w], 1)
+        size = joined_own[:, -1:].detach() + 1
         parts = list(zip(torch.split(plan.here, CHUNK), torch.split(plan.last, CHUNK), strict=True))
         inner = []
         for at, last in parts:
-            both = joined.index_select(0, last) + alone.index_select(0, at)
-            inner.append(self.embed(both[:, :w], both[:, -1:], folded))
+            both = joined_u.index_select(0, last) + u.index_select(0, at)
+            inner.append(self.embed(both, size.index_select(0, last), folded))
         join = torch.cat([torch.addmm(folded.b_gc, a, folded.w_gc.T) for a in inner])  # (M, 2 w)
 
         where = plan.valid.view(-1).nonzero()[:, 0]
@@ -455,8 +458,8 @@ class Network(nn.Module):
             y = y + base.index_select(0, at)
             if self.pair_features is not None and folded.w_pair is not None:
                 seen = self.pair_features.of_pair(
-                    joined.index_select(0, last)[:, w:],
-                    alone.index_select(0, at)[:, w:],
+                    joined_own.index_select(0, last),
+                    own.index_select(0, at),
                     rest.index_select(0, at),
                 )
                 y = torch.addmm(y, seen, folded.w_pair.T)

@@ -80,10 +80,11 @@ class PairFeatures:
     ) -> Float[Tensor, "rows n_pair"]:
         """Of clusters by their sums, points that may join them, the mean code of the rest."""
         c, d = self.codes, self.coordinates
-        size = sums[:, -1:]
-        exists = size.clamp(max=1)
-        mean = sums[:, :-1] / size.clamp(min=1)
-        code, other = mean[:, :c], point[:, :c]
+        codes, others = torch.split(sums, [c, sums.shape[1] - c], 1)
+        other, place = torch.split(point, [c, point.shape[1] - c], 1)
+        size = others[:, -1:].detach()
+        exists, each = size.clamp(max=1), size.clamp(min=1).reciprocal()
+        code = codes * each
         products = [code * other, code * unassigned]
         cosines = [
             COSINE * product.mean(1, keepdim=True)
@@ -91,9 +92,10 @@ class PairFeatures:
         ]
         seen = [code, *products, *cosines, size.log1p()]
         if self.octaves:
-            centre = mean[:, c : c + d]
-            apart = scaled_squares(centre, point[:, c : c + d], self.octaves)
-            spread = (mean[:, c + d] - centre.square().sum(1)).clamp(min=0)
+            mean = others[:, : d + 1] * each
+            centre = mean[:, :d]
+            apart = scaled_squares(centre, place[:, :d], self.octaves)
+            spread = (mean[:, d] - centre.square().sum(1)).clamp(min=0)
             seen += [apart.neg().exp() * exists, apart.log1p() * exists]
             seen += [in_octaves(spread, self.octaves).log1p() * exists]
         return torch.cat(seen, 1)

@@ -92,12 +92,15 @@ class CompiledTree:
     def _lay_out(
         self, points: Points, order: Int64[np.ndarray, " N"]
     ) -> tuple[Array, Array, Array]:
-        tables, w = [_array(table) for table in points], self.weights
-        n, n_sums, width, codes = len(order), tables[0].shape[1], len(w.k_f), w.codes
-        widths = n_sums, width, codes, codes + 2, width
-        filled = [np.empty((n, of), tables[0].dtype) for of in widths]
-        kernels.lay_out(w, order, *tables, *filled, np.zeros(width + codes))
-        return filled[0], filled[1], filled[2]
+        sums, q, static = (_array(table) for table in points)
+        w, n = self.weights, len(order)
+        width, codes = len(w.k_f), w.codes
+        laid, base, rest, seen, of_point = (
+            np.empty((n, of), sums.dtype) for of in (sums.shape[1], width, codes, codes + 2, width)
+        )
+        after = np.zeros(width + codes)
+        kernels.lay_out(w, order, sums, q, static, laid, base, rest, seen, of_point, after)
+        return laid, base, rest
 
     def _nothing(self, state: int, n: int, position: int, space: Workspace) -> Run:
         """No rows, and why."""
