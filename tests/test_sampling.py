@@ -488,12 +488,12 @@ def check_new_points_are_members(model: NCP, generator: torch.Generator) -> None
     position = (x, new) if model.n_coordinates else (x[:, :0], new[:, :0])
     with torch.no_grad():
         h, h_new = model.h(x), model.h(new)
-        cache = model.attention.cache(h, position[0])
+        cache = model.attention(h[None], position[0][None])[1]
         got = model.attention.encode_new(cache, h_new, position[1])
         for i in range(3):
             members = torch.cat([h, h_new[i : i + 1]])[None]
             places = torch.cat([position[0], position[1][i : i + 1]])[None]
-            expected = model.attention(members, places)
+            expected = model.attention(members, places)[0]
             for ours, theirs in zip(got, expected, strict=True):
                 torch.testing.assert_close(ours[i], theirs[0, -1], rtol=0, atol=1e-12)
 
@@ -531,7 +531,7 @@ def test_a_new_point_sees_what_it_would_see_as_a_member(
 def encoded(model: NCP, x: Tensor) -> tuple[Tensor, ...]:
     assert model.attention is not None
     with torch.no_grad():
-        return tuple(model.attention(model.h(x)[None], model.coordinates(x[None])))
+        return tuple(model.attention(model.h(x)[None], model.coordinates(x[None]))[0])
 
 
 def test_points_that_are_seen_stand_for_their_copies(
@@ -576,16 +576,16 @@ def test_new_points_meet_those_that_are_seen(
     assert model.attention is not None
     x, new = data(16, generator), data(4, generator)
     h, new_h = model.h(x), model.h(new)
-    few = model.attention.cache(h, x)
+    few = model.attention(h[None], x[None])[1]
     monkeypatch.setattr(ncp.network.attention, "MOST_SEEN", 16)
-    many = model.attention.cache(h.repeat_interleave(3, 0), x.repeat_interleave(3, 0))
+    many = model.attention(*(part.repeat_interleave(3, 0)[None] for part in (h, x)))[1]
     assert (many.n, len(many.x), len(many.blocks[0][0])) == (48, 16, 16)
     torch.testing.assert_close(many.x.sort(0).values, x.sort(0).values)
     codes = [model.attention.encode_new(c, new_h, new).codes for c in (few, many)]
     assert (codes[0] - codes[1]).abs().max() > 1e-6  # thrice as many are around
     torch.nn.init.zeros_(model.attention.density.weight)  # type: ignore[union-attr]
-    few = model.attention.cache(h, x)
-    many = model.attention.cache(h.repeat_interleave(3, 0), x.repeat_interleave(3, 0))
+    few = model.attention(h[None], x[None])[1]
+    many = model.attention(*(part.repeat_interleave(3, 0)[None] for part in (h, x)))[1]
     codes = [model.attention.encode_new(c, new_h, new).codes for c in (few, many)]
     torch.testing.assert_close(codes[0], codes[1], rtol=0, atol=1e-10)
 

@@ -18,6 +18,7 @@ need all points, so all are seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -273,15 +274,22 @@ class AttentionLayers(nn.Module):
 
     def forward(
         self, h: Float[Tensor, "B M d_h"], x: Float[Tensor, "B M D"], n: int | None = None
-    ) -> Encoded:
-        """Encodings of data sets of n points each, made up to M rows that nobody sees."""
+    ) -> tuple[Encoded, KeyValueCache]:
+        """Encodings of data sets of n points each, made up to M rows that nobody sees.
+
+        And what new points see of the first data set.
+        """
         x = x[:, :n]
-        seen = self._seen(h[:, :n])
-        near = self._near(x, self._links(x), seen)
-        tokens = self._start(h, near)
-        for block in self.blocks:
-            tokens = block(tokens, x.shape[1], seen, near)
-        return self._finish(h, tokens)
+        seen, links = self._seen(h[:, :n]), self._links(x)
+        near = self._near(x, links, seen)
+        where = slice(x.shape[1]) if seen is None else seen
+        tokens, kept = self._start(h, near), []
+        for block in cast(Iterable[AttentionBlock], self.blocks):
+            q, k, v = block.heads(tokens)
+            k, v = k[:, where], v[:, where]
+            kept.append((k[0], v[0]))
+            tokens = block.attend(tokens, q[:, :n], k, v, near)
+        return self._finish(h, tokens), KeyValueCache(x.shape[1], x[0, where], links, kept)
 
     def _seen(self, h: Float[Tensor, "B N d_h"]) -> Int64[Tensor, " M"] | None:
         """Which points the others see; None for all, as in training.
@@ -327,19 +335,6 @@ class AttentionLayers(nn.Module):
         if self.density is None or near is None:
             return tokens
         return torch.add(tokens, self.density(made_up_to(near.density(), h.shape[1])))
-
-    def cache(self, h: Float[Tensor, "N d_h"], x: Float[Tensor, "N D"]) -> KeyValueCache:
-        """What new points attend to in each block: the keys and values of a data set's points."""
-        links, seen = self._links(x[None]), self._seen(h[None])
-        near = self._near(x[None], links, seen)
-        tokens, kept = self._start(h[None], near), []
-        for block in self.blocks:
-            q, k, v = cast(AttentionBlock, block).heads(tokens)
-            if seen is not None:
-                k, v = k[:, seen], v[:, seen]
-            kept.append((k[0], v[0]))
-            tokens = cast(AttentionBlock, block).attend(tokens, q, k, v, near)
-        return KeyValueCache(len(x), x if seen is None else x[seen], links, kept)
 
     def encode_new(
         self, cache: KeyValueCache, h: Float[Tensor, "M d_h"], x: Float[Tensor, "M D"]
@@ -396,17 +391,6 @@ class AttentionBlock(nn.Module):
         wide = self.widen(self.norm2(tokens))
         out: Tensor = tokens + self.narrow(self.activation(wide))
         return out
-
-    def forward(
-        self,
-        tokens: Float[Tensor, "B M width"],
-        n: int,
-        seen: Int64[Tensor, " seen"] | None = None,
-        near: Kernels | None = None,
-    ) -> Float[Tensor, "B M width"]:
-        q, k, v = self.heads(tokens)
-        where = slice(n) if seen is None else seen
-        return self.attend(tokens, q[:, :n], k[:, where], v[:, where], near)
 
     def attend(
         self,

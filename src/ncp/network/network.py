@@ -47,7 +47,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from ncp.generative.model import GenerativeModel
-from ncp.network.attention import TILE, Attention, AttentionLayers, made_up_to
+from ncp.network.attention import (
+    TILE,
+    Attention,
+    AttentionLayers,
+    KeyValueCache,
+    made_up_to,
+)
 from ncp.network.blocks import Perceptron, linear_from_zero, perceptron
 from ncp.network.encoder import Encoder, MLPEncoder, encoder_from_dict
 from ncp.network.layout import (
@@ -281,20 +287,21 @@ class Network(nn.Module):
         x: Float[Tensor, "B N ..."],
         folded: Folded,
         n_real: int | None = None,
-    ) -> tuple[Points, Float[Tensor, "B N C"]]:
+    ) -> tuple[Points, Float[Tensor, "B N C"], KeyValueCache | None]:
         """Data sets of one size, each among its first `n_real` points: rows of `Points`, and codes.
 
-        The codes are those of the attention, or h itself where there is none.
+        The codes are those of the attention, or h itself where there is none. With attention, also
+        what new points see of the first data set.
         """
         n_datasets, n = x.shape[:2]
         x = (x - self.location) / self.scale
         h = self.h(x.flatten(0, 1)).view(n_datasets, n, -1)
         q = None if self.q is None else self.q(x.flatten(0, 1))
-        codes = h
+        codes, cache = h, None
         if self.attention is not None:
-            h, codes = self.attention(h, self.coordinates(x), n_real)
+            (h, codes), cache = self.attention(h, self.coordinates(x), n_real)
         points = self.project(h.flatten(0, 1), q, self.pair_summands(codes, x), folded)
-        return points, codes
+        return points, codes, cache
 
     def coordinates(self, x: Float[Tensor, ...]) -> Float[Tensor, "... D"]:
         """The part of scaled points that is their position; without columns if nothing is."""
@@ -337,7 +344,7 @@ class Network(nn.Module):
             for start in range(0, len(members), at_once):
                 some = members[start : start + at_once]
                 x = made_up_to(torch.stack([xs[i] for i in some]), padded)
-                encoded, _ = self.encode(x, folded, n)
+                encoded, *_ = self.encode(x, folded, n)
                 tables = [table.view(len(some), padded, -1)[:, :n] for table in encoded]
                 for i, *of_set in zip(some, *tables, strict=True):
                     rows[i] = Points(*of_set)

@@ -109,19 +109,21 @@ def _encode(network: Network, folded: Folded, x: Tensor, new: Tensor) -> tuple[P
     """The data set's points among themselves, and new points that see them unseen."""
     if network.attention is None:
         return network.encode_many([x], folded), network.encode_many([new], folded)
-    known = network.encode_many([x], folded)
-    n_new = len(new)
-    # a row's values do not depend on the others
-    new = made_up_to(new[None], -(-n_new // TILE) * TILE)[0]
-    scaled, scaled_new = ((part - network.location) / network.scale for part in (x, new))
-    cache = network.attention.cache(network.h(scaled), network.coordinates(scaled[None])[0])
+    # made up to whole tiles: a row's values do not depend on the others
+    padded, padded_new = (made_up_to(part[None], -(-len(part) // TILE) * TILE) for part in (x, new))
+    known, _, cache = network.encode(padded, folded, len(x))
+    assert cache is not None
+    scaled_new = (padded_new[0] - network.location) / network.scale
     h, codes = network.attention.encode_new(
         cache, network.h(scaled_new), network.coordinates(scaled_new[None])[0]
     )
     q = None if network.q is None else network.q(scaled_new)
     summands = network.pair_summands(codes[None], scaled_new[None])
     arriving = network.project(h, q, summands, folded)
-    return known, Points(*(table[:n_new] for table in arriving))
+    return (
+        Points(*(table[: len(x)] for table in known)),
+        Points(*(table[: len(new)] for table in arriving)),
+    )
 
 
 def _one_by_one(

@@ -39,7 +39,7 @@ def objective(model: Network, data: Sequences, pairwise: float = 0.0) -> Objecti
     """Score all sequences of `data` in one fused pass; `pairwise` weighs the pairwise term."""
     n_datasets, n_orders, n = data.labels.shape
     folded = model.fold()
-    points, codes = model.encode(data.x, folded)
+    points, codes, _ = model.encode(data.x, folded)
     start = torch.arange(n_datasets, device=data.x.device)[:, None, None] * n
     index = (data.orders + start).flatten(0, 1)
     labels = data.labels.flatten(0, 1)
