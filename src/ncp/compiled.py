@@ -10,6 +10,9 @@ has a file of its own here, named by all that determines it:
 written beside its place and moved there. Whatever cannot be read is compiled anew; what cannot be
 written stays in memory, and one warning says so. Import this module where numba is needed and not
 before: numba is slow to import.
+
+Logarithms and exponentials of the C library are computed one by one; those here, by arithmetic
+alone, several at a time.
 """
 
 from __future__ import annotations
