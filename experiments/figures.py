@@ -344,22 +344,28 @@ def _draw_random_cases(
 def _fig3(say: Say) -> Reproduced:
     import pandas as pd
 
-    from ncp.output.plots import training_figure
+    from ncp.output.plots import draw_training
 
-    path = Path(__file__).parent / "logs" / "gaussian-2d-paper.log.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    table = pd.DataFrame([line for line in lines if "nll" in line])
-    figure = training_figure(lines, "gaussian-2d-paper: the paper's architecture")
-    last = table.tail(max(1, len(table) // 50))
-    return Reproduced(
-        table,
-        figure,
-        {
-            "accuracy_at_the_end": float(last["accuracy"].mean()),
-            "nll_at_the_end": float(last["nll"].mean()),
-            "permutation_variance_at_the_end": float(last["permutation_variance"].mean()),
-        },
-    )
+    figure = _figure(11, 6.8)
+    tables: list[pd.DataFrame] = []
+    numbers: dict[str, float] = {}
+    runs = {"paper": "gaussian-2d-paper", "ours": "gaussian-2d"}
+    for part, (key, name) in zip(_halves(figure, 1, 1), runs.items(), strict=True):
+        path = Path(__file__).parent / "logs" / f"{name}.log.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        draw_training(part, lines, name)
+        table = pd.DataFrame([line for line in lines if "nll" in line])
+        last = table.tail(max(1, len(table) // 50))
+        numbers |= {
+            f"accuracy_at_the_end_{key}": float(last["accuracy"].mean()),
+            f"nll_at_the_end_{key}": float(last["nll"].mean()),
+            f"median_permutation_variance_at_the_end_{key}": float(
+                last["permutation_variance"].median()
+            ),
+        }
+        table.insert(0, "model", name)
+        tables.append(table)
+    return Reproduced(pd.concat(tables), figure, numbers)
 
 
 # -- figure 4: Gibbs against NCP importance sampling ----------------------------------------------

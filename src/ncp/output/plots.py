@@ -15,7 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, FigureBase
 
     from ncp.checks.accuracy import Efficiency
     from ncp.checks.ranks import RankTest
@@ -27,6 +27,7 @@ __all__ = [
     "check_figure",
     "cluster_style",
     "clusters",
+    "draw_training",
     "ecdf_difference",
     "escape_label",
     "ess_histogram",
@@ -377,21 +378,25 @@ def training_figure(log: Sequence[dict[str, Any]], title: str = "") -> Figure:
     """
     from matplotlib.figure import Figure
 
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    draw_training(figure, log, title)
+    return figure
+
+
+def draw_training(figure: FigureBase, log: Sequence[dict[str, Any]], title: str) -> None:
+    """The curves of `training_figure`, in a figure or a part of one."""
     lines = [line for line in log if "nll" in line]
     if not lines:
         raise ValueError("Expected a log with at least one line of monitors but got none")
     steps = [line["step"] for line in lines]
     measured = [line for line in log if "held_out_nll" in line]
     held_out = [m["step"] for m in measured], [m["held_out_nll"] for m in measured]
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    training_curve(left, steps, [line["accuracy"] for line in lines], "accuracy")
-    training_curve(
-        middle, steps, [line["nll"] for line in lines], "NLL per point", log=True, held_out=held_out
-    )
+    axes = figure.subplots(1, 3)
+    training_curve(axes[0], steps, [line["accuracy"] for line in lines], "accuracy")
+    nll = [line["nll"] for line in lines]
+    training_curve(axes[1], steps, nll, "NLL per point", log=True, held_out=held_out)
     variance = [line["permutation_variance"] for line in lines]
-    training_curve(right, steps, variance, "permutation variance", log=True)
-    for ax in figure.axes:
+    training_curve(axes[2], steps, variance, "permutation variance", log=True)
+    for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     figure.suptitle(escape_label(title, 80), fontsize=11)
-    return figure
