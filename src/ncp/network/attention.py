@@ -153,6 +153,7 @@ class Kernels:
 
     ENTRIES = 2**25  # that are kept; of more than that a part at a time is computed again
     PART = 2**20
+    CACHED = 2**11  # pairs at a time whose kernels stay in the cache
 
     def __init__(
         self,
@@ -207,13 +208,15 @@ class Kernels:
         kernel_sums(*self._arrays(slice(None)), out.numpy())
         return out
 
-    def _arrays(self, rows: slice) -> tuple[Any, Any, Any, int]:
-        """What the compiled kernels take."""
+    def _arrays(self, rows: slice) -> tuple[Any, Any, Any, int, Any, Any]:
+        """What the compiled kernels take: points, ratios, and room for a few rows of pairs."""
         of, columns = self.of[:, rows].contiguous(), self.among.mT.contiguous()
         ratios = of.new_empty(len(of), 0, 0)
         if self.ratios is not None:
             ratios = self.ratios[:, :, rows].flatten(2).contiguous()
-        return of.numpy(), columns.numpy(), ratios.numpy(), self.octaves
+        n_rows, n = of.shape[1], columns.shape[2]
+        room = of.new_zeros(self.channels + 1, n * max(1, min(n_rows, self.CACHED // n))).numpy()
+        return of.numpy(), columns.numpy(), ratios.numpy(), self.octaves, room[0], room[1:]
 
     def bias(
         self, rows: slice, weight: Float[Tensor, "heads channels"]
@@ -234,9 +237,11 @@ class Kernels:
 
         given = self._arrays(rows)
         n_sets, n_rows = given[0].shape[:2]
-        out = weight.new_empty(n_sets, len(weight), n_rows, self.among.shape[1])
-        kernel_bias(*given, (GAIN * weight).detach().contiguous().numpy(), out.numpy())
-        return out
+        n, weight = self.among.shape[1], (GAIN * weight).detach().contiguous()
+        out = weight.new_empty(n_sets, len(weight), n_rows * n)
+        weighted = weight.new_empty(len(weight), len(given[4]))
+        kernel_bias(*given, weight.numpy(), weighted.numpy(), out.numpy())
+        return out.view(n_sets, len(weight), n_rows, n)
 
 
 class KeyValueCache(NamedTuple):

@@ -15,7 +15,6 @@ __all__ = ["kernel_bias", "kernel_sums"]
 
 Floats = NDArray[Any]
 
-PAIRS = 2048  # of points at a time: their kernels stay in the cache
 FAR = 1e8  # as in `ncp.network.attention`
 _fast = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 
@@ -75,7 +74,15 @@ def _channels(
 
 @njit(**_fast)
 def kernel_bias(
-    of: Floats, columns: Floats, ratios: Floats, octaves: int, weight: Floats, out: Floats
+    of: Floats,
+    columns: Floats,
+    ratios: Floats,
+    octaves: int,
+    squares: Floats,
+    channels: Floats,
+    weight: Floats,
+    weighted: Floats,
+    out: Floats,
 ) -> None:
     """The weighted sum of the kernels for each head.
 
@@ -84,35 +91,43 @@ def kernel_bias(
         columns: those that they see, `(B, D, N)`.
         ratios: of `Links`, `(B, m, M N)`; of none, m is 0.
         octaves: of distances.
+        squares, channels: room for some rows of pairs, `(pairs,)` and `(channels, pairs)`.
         weight: `(heads, channels)`.
-        out: to be filled, `(B, heads, M, N)`.
+        weighted: room for their product, `(heads, pairs)`.
+        out: to be filled, `(B, heads, M N)`.
     """
     n_rows, n = of.shape[1], columns.shape[2]
-    step = max(1, min(n_rows, PAIRS // n))
-    channels = np.zeros((weight.shape[1], step * n), of.dtype)
-    squares = np.empty(step * n, of.dtype)
-    weighted = np.empty((len(weight), step * n), of.dtype)
+    step = len(squares) // n
     for b in range(len(of)):
         for i in range(0, n_rows, step):
             end = min(i + step, n_rows)
             _channels(of[b, i:end], columns[b], ratios[b], i * n, octaves, squares, channels)
             np.dot(weight, channels, weighted)
             for h in range(len(weight)):
-                out[b, h, i:end] = weighted[h, : (end - i) * n].reshape(end - i, n)
+                for j in range((end - i) * n):
+                    out[b, h, i * n + j] = weighted[h, j]
 
 
 @njit(**_fast)
-def kernel_sums(of: Floats, columns: Floats, ratios: Floats, octaves: int, out: Floats) -> None:
+def kernel_sums(
+    of: Floats,
+    columns: Floats,
+    ratios: Floats,
+    octaves: int,
+    squares: Floats,
+    channels: Floats,
+    out: Floats,
+) -> None:
     """The sum of each kernel over the N points, `(B, M, channels)`; arguments as above."""
-    n_channels, n = out.shape[2], columns.shape[2]
-    channels = np.empty((n_channels, n), of.dtype)
-    squares = np.empty(n, of.dtype)
+    n_rows, n = of.shape[1], columns.shape[2]
+    step = len(squares) // n
     for b in range(len(of)):
-        for i in range(of.shape[1]):
-            one = of[b, i : i + 1]
-            _channels(one, columns[b], ratios[b], i * n, octaves, squares, channels)
-            for c in range(n_channels):
-                total = 0.0
-                for j in range(n):
-                    total += channels[c, j]
-                out[b, i, c] = total
+        for i in range(0, n_rows, step):
+            end = min(i + step, n_rows)
+            _channels(of[b, i:end], columns[b], ratios[b], i * n, octaves, squares, channels)
+            for row in range(end - i):
+                for c in range(len(channels)):
+                    total = 0.0
+                    for j in range(row * n, row * n + n):
+                        total += channels[c, j]
+                    out[b, i + row, c] = total
