@@ -29,10 +29,12 @@ import numba
 import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-__all__ = ["exp_minus", "log1p", "njit"]
+__all__ = ["FAST", "exp_minus", "log1p", "njit"]
 
 # Division by zero gives infinity or NaN: a loop that could raise is not made of vectors.
 DEFAULTS = {"nogil": True, "error_model": "numpy"}
+# Sums may be taken in any order, and fused: vectors. Infinity and NaN keep their meaning.
+FAST = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -140,15 +142,10 @@ def _stays_in_memory() -> None:
 
 # -- arithmetic ---------------------------------------------------------------------------------
 
-_inlined = {
-    "fastmath": {"reassoc", "contract", "arcp", "nsz"},
-    "forceinline": True,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-}
+_inlined = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-@njit(**_inlined)
+@njit(**FAST, **_inlined)
 def log1p(x: Any) -> Any:
     """log(1 + x) of x >= 0, to 4e-16: arithmetic only, so that a loop of it becomes vectors.
 
@@ -166,7 +163,7 @@ def log1p(x: Any) -> Any:
     return np.int32(e) * 0.6931471805599453 + 2.0 * s * (1.0 + series)
 
 
-@njit(**_inlined)
+@njit(**FAST, **_inlined)
 def exp_minus(x: Any) -> Any:
     """exp(-x) of x >= 0, to 4e-16, and next to nothing beyond 708: arithmetic only, as `log1p` is.
 

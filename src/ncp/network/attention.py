@@ -38,6 +38,7 @@ __all__ = [
     "Kernels",
     "KeyValueCache",
     "made_up_to",
+    "whole_tiles",
 ]
 
 TILE = 16  # matrix products round a row alike whatever rows are around it, in multiples of this
@@ -117,6 +118,11 @@ def made_up_to(x: Float[Tensor, "B n ..."], rows: int) -> Float[Tensor, "B rows 
     if x.shape[1] == rows:
         return x
     return torch.cat([x, x.new_zeros(len(x), rows - x.shape[1], *x.shape[2:])], 1)
+
+
+def whole_tiles(n: int) -> int:
+    """How many rows n rows are made up to, so that their values do not depend on others."""
+    return -(-n // TILE) * TILE
 
 
 def _rates(octaves: int, like: Tensor) -> Float[Tensor, " octaves"]:

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ncp.compiled import exp_minus, njit
+from ncp.compiled import FAST, exp_minus, njit
 
 __all__ = ["kernel_bias", "kernel_sums"]
 
 Floats = NDArray[Any]
 
 FAR = 1e8  # as in `ncp.network.attention`
-_fast = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
 
 
-@njit(**_fast)
+@njit(**FAST)
 def _fall(values: Floats, rate: float, factor: float, out: Floats) -> None:
     """exp(-rate value), and at rates `factor` times as large from row to row.
 
@@ -40,7 +39,7 @@ def _fall(values: Floats, rate: float, factor: float, out: Floats) -> None:
                 out[k, j] = squared * squared
 
 
-@njit(**_fast)
+@njit(**FAST)
 def _channels(
     points: Floats,
     columns: Floats,
@@ -72,7 +71,7 @@ def _channels(
             _fall(ratios[m, first : first + n_pairs], 1 / 2, 1 / 4, out[at_m : at_m + each])
 
 
-@njit(**_fast)
+@njit(**FAST)
 def kernel_bias(
     of: Floats,
     columns: Floats,
@@ -108,7 +107,7 @@ def kernel_bias(
                     out[b, h, i * n + j] = weighted[h, j]
 
 
-@njit(**_fast)
+@njit(**FAST)
 def kernel_sums(
     of: Floats,
     columns: Floats,

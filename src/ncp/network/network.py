@@ -48,11 +48,11 @@ from torch import Tensor, nn
 
 from ncp.generative.model import GenerativeModel
 from ncp.network.attention import (
-    TILE,
     Attention,
     AttentionLayers,
     KeyValueCache,
     made_up_to,
+    whole_tiles,
 )
 from ncp.network.blocks import Perceptron, linear_from_zero, perceptron
 from ncp.network.encoder import Encoder, MLPEncoder, encoder_from_dict
@@ -332,14 +332,14 @@ class Network(nn.Module):
     def encode_many(self, xs: Sequence[Tensor], folded: Folded) -> Points:
         """Data sets of any sizes, their points one after the other.
 
-        Those of one size go together, each made up to a multiple of `TILE` rows: so a data set's
+        Those of one size go together, each made up to whole tiles of rows: so a data set's
         values do not depend on the others.
         """
         rows: list[Points | None] = [None] * len(xs)
         sizes = [len(x) for x in xs]
         for n in sorted(set(sizes)):
             members = [i for i, size in enumerate(sizes) if size == n]
-            padded = -(-n // TILE) * TILE
+            padded = whole_tiles(n)
             at_once = max(1, min(CHUNK // padded, PAIRS // padded**2))
             for start in range(0, len(members), at_once):
                 some = members[start : start + at_once]

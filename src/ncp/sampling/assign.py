@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ncp.network.attention import TILE, made_up_to
+from ncp.network.attention import made_up_to, whole_tiles
 from ncp.network.layout import widest
 from ncp.network.network import Folded, Network, Points
 from ncp.partitions import check_labels
@@ -109,8 +109,7 @@ def _encode(network: Network, folded: Folded, x: Tensor, new: Tensor) -> tuple[P
     """The data set's points among themselves, and new points that see them unseen."""
     if network.attention is None:
         return network.encode_many([x], folded), network.encode_many([new], folded)
-    # made up to whole tiles: a row's values do not depend on the others
-    padded, padded_new = (made_up_to(part[None], -(-len(part) // TILE) * TILE) for part in (x, new))
+    padded, padded_new = (made_up_to(part[None], whole_tiles(len(part))) for part in (x, new))
     known, _, cache = network.encode(padded, folded, len(x))
     assert cache is not None
     scaled_new = (padded_new[0] - network.location) / network.scale

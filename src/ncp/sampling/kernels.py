@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ncp.compiled import exp_minus, log1p, njit
+from ncp.compiled import FAST, exp_minus, log1p, njit
 
 __all__ = [
     "DONE",
@@ -45,12 +45,10 @@ FAR = 1e8  # as in `ncp.network.attention`
 DONE, STOPPED, OVERFLOW, MORE_CLUSTERS, MORE_SLOTS, IMPOSSIBLE = range(6)
 ENOUGH = 0.5  # effective share of the samples below which weighted ones are drawn anew
 
-# Sums may be taken in any order, and fused: vectors. Infinity and NaN keep their meaning.
 _inside = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by kernels only
 # A call hands over every field of its tuples, so what is called for each row or cluster is inlined.
 _inline = {"forceinline": True, **_inside}
-_fast = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
-fast, fast_inline = njit(**_fast, **_inside), njit(**_fast, **_inline)
+fast, fast_inline = njit(**FAST, **_inside), njit(**FAST, **_inline)
 inner, inline = njit(**_inside), njit(**_inline)
 
 Array = NDArray[np.floating]
@@ -283,7 +281,7 @@ def _log_softmax(scores, first, n):
     return True
 
 
-@njit(**_fast)
+@njit(**FAST)
 def lay_out(  # type: ignore[no-untyped-def]
     w, order, sums, q, static, points, base, rest, seen, of_point, after
 ) -> None:
