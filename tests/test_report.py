@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -30,7 +31,7 @@ from ncp.network.checkpoint import save_model
 from ncp.output.drawings import TREE_WIDTH, matrix_png, tree_svg
 from ncp.output.payload import embed_json, match_labels
 from ncp.output.readers import read_table
-from tests.browser import Page, needs_browser
+from tests.browser import PATIENCE, Page, needs_browser
 from tests.small_models import gaussian, tabular
 
 EVIL = "<script>alert('$x$')</script> & \"花\""
@@ -368,10 +369,27 @@ def show(text: str, folder: Path, **how: Any) -> Page:
 
 
 def point(shown: Page, i: int) -> tuple[float, float]:
-    """Where row i is drawn, scrolled into view."""
-    shown.run("document.getElementById('plot').scrollIntoView({block: 'center'})")
-    x, y = shown.run(POINT % i)
-    return x, y
+    """Where row i is drawn, scrolled into view, once it stays there."""
+    before = None
+    while True:
+        shown.run("document.getElementById('plot').scrollIntoView({block: 'center'})")
+        x, y = shown.run(POINT % i)
+        if (x, y) == before:
+            return x, y
+        before = x, y
+        shown.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def hover(shown: Page, i: int) -> None:
+    """Point at row i until the page says what it is; while it is drawn anew, it does not."""
+    end = time.monotonic() + PATIENCE
+    shown.move(1.0, 1.0)
+    shown.wait_for("document.getElementById('tip').hidden")
+    while shown.run("document.getElementById('tip').hidden"):
+        assert time.monotonic() < end, f"row {i} is not explained; {shown.messages}"
+        shown.move(1.0, 1.0)
+        shown.move(*point(shown, i))
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -392,9 +410,7 @@ def fresh(tab: Page) -> Page:
 
 @needs_browser
 def test_hovering_shows_a_row(fresh: Page, found: Clustering) -> None:
-    fresh.move(1.0, 1.0)
-    fresh.move(*point(fresh, 7))
-    fresh.wait_for("!document.getElementById('tip').hidden")
+    hover(fresh, 7)
     text = fresh.text("tip")
     assert "row 8 (item 7)" in text
     assert f"cluster {found.labels[7]}, confidence" in text
@@ -486,8 +502,8 @@ def test_a_lasso_lists_rows_and_copies_a_command(fresh: Page, found: Clustering)
         for t in np.linspace(0, 1, 8, endpoint=False)
     ]
     fresh.drag(path)
-    fresh.wait_for("report.state.chosen.length > 1")
-    assert fresh.run("report.state.chosen") == group.tolist()
+    chosen = json.dumps(group.tolist(), separators=(",", ":"))
+    fresh.wait_for(f"JSON.stringify(report.state.chosen) === '{chosen}'")
     assert fresh.text("names").startswith(f"{len(group)} rows chosen: item 0, item 1,")
     command = "ncp cluster 'my file.csv' --together 1-18"
     assert fresh.run("document.getElementById('command').value") == command
@@ -573,8 +589,7 @@ def test_hostile_cells_do_not_run_in_a_browser(hostile: str, where: str, tmp_pat
         for axis in range(n):  # every name and level gets its turn
             shown.choose("across", str(axis))
         shown.choose("rows", "1-30")
-        shown.move(*point(shown, 3))
-        shown.wait_for("!document.getElementById('tip').hidden")
+        hover(shown, 3)
         ran = shown.run("document.documentElement.dataset.evil === '1'")
         assert ran == (where == "payloads")
         assert (shown.run("document.title") == "evil") == ran
@@ -614,9 +629,7 @@ def test_known_rows_are_outlined(told: Clustering, tmp_path: Path) -> None:
         assert [i for i, w in enumerate(width) if w > 1] == [2, 20]
         edge = shown.run("Array.from(report.source.data.edge_alpha)")
         assert edge[2] == edge[20] == 1
-        shown.move(1.0, 1.0)
-        shown.move(*point(shown, 20))
-        shown.wait_for("!document.getElementById('tip').hidden")
+        hover(shown, 20)
         assert "(b), confidence" in shown.text("tip")
         assert "known beforehand" in shown.text("tip")
         assert shown.messages == []
