@@ -365,6 +365,21 @@ def test_the_command_line_as_a_module() -> None:
     assert run.returncode == 2
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+def test_what_could_not_be_written_is_not_success() -> None:
+    path = os.pathsep.join(map(os.path.abspath, sys.path))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "ncp", "--version"],
+            env={**environment, "PYTHONPATH": path},
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+    assert run.returncode == BAD_INPUT
+    assert b"No space left" in run.stderr
+
+
 def test_explain_is_another_word_for_report() -> None:
     assert cli.app(["explain", "nowhere/labels.csv"]) == BAD_INPUT
 

@@ -62,6 +62,7 @@ def app(arguments: Sequence[str] | None = None) -> int:
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         result = commands(args=arguments, prog_name="ncp", standalone_mode=False)
+        sys.stdout.flush()  # what cannot be written is found out here
         return result if isinstance(result, int) else 0
     except (KeyboardInterrupt, typer.Abort):
         say("interrupted")
