@@ -48,6 +48,12 @@ def kept(folder: Path) -> list[Path]:
     return sorted(folder.glob("**/*.nbc"))
 
 
+def test_a_process_that_compiles_says_so_once(folder: Path) -> None:
+    (folder / "sitecustomize.py").write_text("import logging\nlogging.basicConfig(level=20)\n")
+    assert run(folder).stderr.count("compiling for this machine") == 1  # two functions are
+    assert run(folder).stderr == ""
+
+
 def test_a_second_process_compiles_nothing(folder: Path) -> None:
     assert run(folder).stdout.split() == ["7", "0"]
     before = [(path, path.stat().st_mtime_ns) for path in kept(folder)]

@@ -20,9 +20,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import logging
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 import numba
@@ -83,10 +85,12 @@ class _Cache(FunctionCache):
         self._cache_file = _Files(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        try:
-            return super().load_overload(sig, target_context)
-        except Exception:  # a torn file, or no access: as if it were not there
-            return None
+        found = None
+        with suppress(Exception):  # a torn file, or no access: as if it were not there
+            found = super().load_overload(sig, target_context)
+        if found is None:
+            _compiles()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
@@ -128,6 +132,11 @@ def _stamp(function: Callable[..., Any]) -> str:
         with open(path, "rb") as file:
             digest.update(hashlib.sha256(file.read()).digest())
     return digest.hexdigest()
+
+
+@functools.cache  # said once
+def _compiles() -> None:
+    logging.getLogger("ncp").info("compiling for this machine, once: half a minute")
 
 
 @functools.cache  # said once

@@ -60,8 +60,11 @@ def takes(options: type[T]) -> Callable[[Callable[[T], R]], Callable[..., R]]:
 
 
 def sign_of_life(what: str, wanted: bool = True) -> AbstractContextManager[None]:
-    """On a terminal, before anything heavy is imported."""
-    return terminal.sign_of_life(wanted and sys.stderr.isatty(), f"{what} ...")
+    """On a terminal, before anything heavy is imported; from then on, what is logged is shown."""
+    shown = wanted and sys.stderr.isatty()
+    if shown:
+        terminal.show_log()
+    return terminal.sign_of_life(shown, f"{what} ...")
 
 
 def add_plugins(files: Sequence[Path] | None) -> None:

@@ -7,6 +7,7 @@ them. Nothing heavy is imported here.
 
 from __future__ import annotations
 
+import logging
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Tell", "bars", "console", "print_line", "say", "sign_of_life", "visible"]
+__all__ = ["Tell", "bars", "console", "print_line", "say", "show_log", "sign_of_life", "visible"]
 
 Tell = Callable[[str, int, int], None]  # what is being done, done, total
 HIDDEN = ("Cc", "Cs", "Zl", "Zp")  # categories: control, half characters, separators of lines
@@ -44,6 +45,20 @@ def _spelled(character: str) -> str:
 def say(message: str) -> None:
     """One line on standard error."""
     print(f"ncp: {visible(' '.join(message.split()))}", file=sys.stderr)
+
+
+def show_log() -> None:
+    """What the package logs, as lines on standard error; where a bar stands, in its place."""
+    log = logging.getLogger("ncp")
+    if not any(isinstance(handler, _Lines) for handler in log.handlers):
+        log.addHandler(_Lines())
+        log.setLevel(logging.INFO)
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(CLEAR_LINE)
+        say(record.getMessage())
 
 
 def console() -> Console:
