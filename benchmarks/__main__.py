@@ -65,7 +65,8 @@ def section(name: str, path: Path, quick: bool) -> str | None:
         print(run.stderr, file=sys.stderr)
         return None
     command = " ".join(["python", f"benchmarks/{path.name}", *options])
-    stamp = f"{datetime.now(UTC):%Y-%m-%d}, `{command}`, {seconds:.0f} s{busy}.{digests(source)}"
+    when = f"{datetime.now(UTC):%Y-%m-%d}, {machine()}"
+    stamp = f"{when}, `{command}`, {seconds:.0f} s{busy}.{digests(source)}"
     text = re.sub(r"(?m)^    python .*\n\n?", "", text).strip()
     return f"## {name}\n\n{title} {text}\n\n{stamp}\n\n{run.stdout.strip()}\n"
 
@@ -84,7 +85,7 @@ def page(sections: dict[str, str], lost: dict[str, list[str]]) -> str:
     return "\n".join(
         [
             "# Benchmarks\n\nThis page is written by `make bench`; each section is what one "
-            f"script in `benchmarks/` printed. Machine: {machine()}.\n",
+            "script in `benchmarks/` printed.\n",
             "## Where we lose\n\nGoals that are not reached, and comparisons that another method "
             f"wins. All else is won.\n\n{chr(10).join(lines) or NO_GOAL}\n",
             *(text.strip() + "\n" for text in sections.values()),
