@@ -40,6 +40,7 @@ __all__ = ["RawTable", "TablePrior", "draw_partition", "draw_table"]
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 MOST_ON_A_LINE = 10  # clusters of one column
+SELDOM = 0.1  # share of the finite partition laws with up to twice as many clusters
 MANY_BLOBS = 0.3  # further share of blobs where there are more than eight clusters
 
 
@@ -50,7 +51,7 @@ class TablePrior:
     Args:
         single: data sets of one cluster only.
         plain: share of these that are a cloud without structure.
-        max_clusters: largest K of the finite partition laws.
+        max_clusters: largest K of the finite partition laws; seldom twice as many.
         max_columns: largest number of columns.
         curved: data sets of curves, rings, spirals, bars and other shapes.
         blobs: data sets of round clusters in few dimensions, often many.
@@ -68,7 +69,7 @@ class TablePrior:
     plain: float = 0.5
     max_clusters: int = 60
     max_columns: int = 40
-    curved: float = 0.25
+    curved: float = 0.3
     blobs: float = 0.3
     composite: float = 0.3
     realistic: float = 0.5
@@ -168,7 +169,8 @@ def draw_partition(prior: TablePrior, n_points: int, rng: Generator) -> Labels:
     law = int(np.searchsorted((0.25, 0.6, 0.78), rng.random()))
     if law <= 2:
         # K needs a few rows per cluster to be seen at all; small K is more common
-        largest = max(2, min(prior.max_clusters, n_points // (4 if n_points < 40 else 6)))
+        most = prior.max_clusters * (2 if rng.random() < SELDOM else 1)
+        largest = max(2, min(most, n_points // (4 if n_points < 40 else 6)))
         weights = np.cumsum(np.arange(2, largest + 1) ** -rng.uniform(0.0, 1.3))
         k = 2 + int(np.searchsorted(weights, rng.random() * weights[-1]))
     if law == 0:

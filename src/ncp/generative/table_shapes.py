@@ -4,7 +4,9 @@ A shape takes labels c in {0, ..., K - 1} and gives every row a place in the pla
 `draw_shapes` chooses a shape, the number of clusters and their sizes, adds noise across the curves,
 and turns and stretches the whole. Many are in the manner of the collections on which clustering
 methods are compared: a core in a shell, linked rings, touching diamonds, wings of growing density,
-bars in the form of an L, crescents of unequal density, groups inside an open circle.
+bars in the form of an L, crescents of unequal density, groups inside an open circle; and of those
+whose clusters touch or cross: broken lines, crossing bars and rings, strands of a rope, the walls
+of a labyrinth, tiles.
 
 **Background.** Rows strewn over the picture belong to nothing. Where they lie among the rows of
 a cluster, nobody could tell them from it, and they have its label. The others have one common
@@ -47,7 +49,7 @@ def draw_shapes(
     k = n_clusters or int(rng.integers(max(shape.fewest, 1), most + 1))
     c = _sizes(n_points, k, rng)
     z, width = shape.draw(c, k, rng)
-    z = z + width * rng.uniform(0.02, 0.2) * rng.standard_normal(z.shape)
+    z = z + width * rng.uniform(0.02, 0.25) * rng.standard_normal(z.shape)
     if rng.random() < 0.8:
         z = z @ np.linalg.qr(rng.standard_normal((z.shape[1], z.shape[1])))[0]
     if rng.random() < 0.7:
@@ -333,7 +335,7 @@ def _worms(c: Labels, k: int, rng: Generator) -> Drawn:
     low = np.minimum(at.astype(np.int64), ticks - 2)
     part = (at - low)[:, None]
     z = (1.0 - part) * curves[c, low] + part * curves[c, low + 1]
-    return z, min(0.8 * _closest(curves), 1.0)
+    return z, float(np.clip(0.8 * _closest(curves), 0.4, 1.0))  # some cross
 
 
 def _outline(form: int, u: Array, rng: Generator) -> Array:
@@ -370,6 +372,74 @@ def _zigzags(c: Labels, k: int, rng: Generator) -> Drawn:
     x = _along(c, rng)
     y = height * np.abs(2.0 * ((teeth * x + rng.random()) % 1.0) - 1.0)
     return np.stack((rng.uniform(2.0, 5.0) * x, y + rng.uniform(0.5, 1.0) * c), axis=1), 0.35
+
+
+def _broken_line(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Straight segments end to end, up and down, each a cluster; gaps where they meet."""
+    length = rng.uniform(0.7, 1.3, size=k)
+    slope = rng.uniform(0.12, 0.42) * np.pi * np.where(np.arange(k) % 2 == 0, 1.0, -1.0)
+    step = length[:, None] * _circle(slope)
+    start = np.cumsum(step, axis=0) - step
+    gap = rng.uniform(0.03, 0.2)
+    return start[c] + (gap + (1.0 - 2.0 * gap) * _along(c, rng)[:, None]) * step[c], 0.5
+
+
+def _crossing(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Long clouds or bars that cross each other."""
+    e = rng.standard_normal((c.size, 2)) * 0.5
+    if rng.random() < 0.4:
+        e = rng.uniform(-1.0, 1.0, size=(c.size, 2))
+    e *= [1.0, rng.uniform(0.03, 0.2)]
+    angle = np.pi * (np.arange(k) / k + rng.uniform(-0.2, 0.2, size=k) / k)
+    shift = rng.uniform(0.0, 0.3) * rng.standard_normal((k, 2))
+    across = np.stack((-np.sin(angle), np.cos(angle)), axis=1)
+    return e[:, :1] * _circle(angle)[c] + e[:, 1:] * across[c] + shift[c], 0.1
+
+
+def _crossing_rings(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Rings of which neighbours cross, in a row, up and down, or on a grid."""
+    pitch, row = rng.uniform(1.0, 1.9), np.arange(k)
+    place = np.stack((row, rng.uniform(0.0, 0.8) * (row % 2)), axis=1)
+    if k > 3 and rng.random() < 0.5:
+        side = int(np.ceil(np.sqrt(k)))
+        place = np.stack((row // side, row % side), axis=1).astype(np.float64)
+    return pitch * place[c] + _circle(2 * np.pi * rng.random(c.size)), 0.5
+
+
+def _strands(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Strands of a rope in space, around a core or not."""
+    u = _along(c, rng)
+    core = k > 1 and rng.random() < 0.5
+    radius = np.where(core & (c == 0), 0.1 * np.sqrt(rng.random(c.size)), 1.0)
+    angle = 2 * np.pi * (rng.uniform(0.3, 2.5) * u + c / max(k - core, 1))
+    z = np.column_stack((radius[:, None] * _circle(angle), rng.uniform(2.0, 8.0) * u))
+    return z, 0.5
+
+
+def _labyrinth(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Walls around walls: closed lines in each other, cut open, each in one or two pieces."""
+    halves = 2 if k > 1 and rng.random() < 0.6 else 1
+    line, half = c // halves, c % halves
+    n_lines = -(-k // halves)
+    cut = rng.random(n_lines) if rng.random() < 0.5 else np.full(n_lines, rng.random())
+    gap = rng.uniform(0.04, 0.15, size=n_lines)
+    # the last line may have one piece only, which is then half of it
+    u = cut[line] + (half + gap[line] + (1.0 - 2.0 * gap[line]) * _along(c, rng)) / halves
+    form = 1 if rng.random() < 0.7 else 0
+    inner = rng.uniform(0.4, 1.2)
+    return (inner + line)[:, None] * _outline(form, u, rng), 0.7
+
+
+def _tiles(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Rectangles side by side with narrow gaps, in a row or on a grid, of any sides."""
+    side = k if rng.random() < 0.4 else int(np.ceil(np.sqrt(k)))
+    width, height = rng.uniform(0.5, 1.5, size=side), rng.uniform(0.5, 1.5, size=side)
+    gap = rng.uniform(0.05, 0.3)
+    left, low = np.cumsum(width + gap) - width, np.cumsum(height + gap) - height
+    column, row = c % side, c // side
+    u = rng.random((c.size, 2))
+    z = np.stack((left[column] + width[column] * u[:, 0], low[row] + height[row] * u[:, 1]), axis=1)
+    return z, 0.5 * gap
 
 
 def _object_disc(n: int, rng: Generator) -> Array:
@@ -426,6 +496,12 @@ SHAPES = (
     Shape(_worms, 1, 12, 0.12),
     Shape(_faces, 1, 7, 0.10),
     Shape(_zigzags, 1, 4, 0.03),
+    Shape(_broken_line, 2, 8, 0.12),
+    Shape(_crossing, 2, 4, 0.08),
+    Shape(_crossing_rings, 2, 6, 0.08),
+    Shape(_strands, 1, 4, 0.08),
+    Shape(_labyrinth, 1, 6, 0.06),
+    Shape(_tiles, 2, 9, 0.09),
 )
 _SHARES = np.array([shape.share for shape in SHAPES])
 _FEWEST = np.array([shape.fewest for shape in SHAPES])

@@ -13,6 +13,9 @@
     steps = 1000
     pairwise = 0.0
 
+    [[phase]]      # or: from the averaged weights of the phase before, the optimiser anew
+    restart = true
+
 Running a recipe from nothing gives the model. Unknown keys and values that make no sense are
 refused, so a recipe that can be read can be run.
 """
@@ -49,6 +52,8 @@ class Phase:
 
     Args:
         steps: Optimiser steps.
+        restart: Begin with the averaged weights and an optimiser that remembers nothing. It is
+            said of one phase and does not carry over to the next.
         sizes: The smallest and the largest N; those of the generative model if not given.
         points_per_step: Points of a step, whatever N: the number of data sets follows.
         datasets_per_step: Data sets of a step, instead of `points_per_step` (the paper: 48); with
@@ -79,6 +84,7 @@ class Phase:
     """
 
     steps: int = 20_000
+    restart: bool = False
     sizes: Sequence[int] | None = None
     points_per_step: int = 3200
     datasets_per_step: int = 0
@@ -124,7 +130,7 @@ class Phase:
     def from_dict(cls, plain: Mapping[str, Any], before: Phase | None = None) -> Phase:
         """From a table of a TOML file; what it does not say is as in the phase `before`."""
         _only(plain, {f.name for f in fields(cls)}, "a phase")
-        values = asdict(cls() if before is None else before) | dict(plain)
+        values = asdict(cls() if before is None else before) | {"restart": False} | dict(plain)
         given = {"points_per_step", "datasets_per_step"} & set(plain)
         if len(given) == 1:  # one takes the place of the other
             values |= {"points_per_step": 0, "datasets_per_step": 0} | dict(plain)

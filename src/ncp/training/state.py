@@ -198,6 +198,8 @@ class Trainer:
     def advance(self, pieces: list[Sequences]) -> dict[str, float] | None:
         """One optimiser step; None if its loss or gradient was not finite (nothing moves then)."""
         phase, step_of_phase = self.recipe.at(self.step)
+        if phase.restart and step_of_phase == 0:
+            self._restart()
         self.optimizer.zero_grad(set_to_none=True)
         autocast = nullcontext if self.fabric is None else self.fabric.autocast
         tally = accumulate(self.model, pieces, phase.pairwise, autocast)
@@ -221,6 +223,11 @@ class Trainer:
             "learning_rate": rate,
             "candidates": tally.candidates,
         }
+
+    def _restart(self) -> None:
+        """Go on with the averaged weights; the optimiser forgets."""
+        self.model.load_state_dict(self.best.state_dict())
+        self.optimizer.state.clear()
 
     def _follow(self, ema: float) -> None:
         """Move the average towards the weights: quickly at first, to forget the start."""
