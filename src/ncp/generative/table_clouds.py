@@ -7,8 +7,8 @@
 with e_n Gaussian, heavy-tailed, skewed, uniform, bent, hollow or a few overlapping parts. The means
 are scaled so that the typical cluster lies `separation` away from its nearest neighbour, in units
 of the pooled spread. `draw_blobs` has many round or slightly elliptical clusters in few dimensions
-whose centres keep apart, stand on a grid or on a ring: what benchmarks of many clusters look like.
-`draw_cloud` is one cluster without any structure, whatever its form.
+whose centres keep apart, stand on a grid, on a ring or along a wave: what benchmarks of many
+clusters look like. `draw_cloud` is one cluster without any structure, whatever its form.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _ellipses(k: int, dim: int, rng: Generator) -> Array:
 
 
 def _centres(k: int, dim: int, size: Array, rng: Generator) -> Array:
-    """Unscaled centres (K, q): free, keeping apart, on a grid, or on a ring."""
+    """Unscaled centres (K, q): free, keeping apart, on a grid, on a ring, or along a wave."""
     from ncp.generative.table_kernels import keep_apart
 
     kind = rng.random()
@@ -79,11 +79,23 @@ def _centres(k: int, dim: int, size: Array, rng: Generator) -> Array:
         ring[:, 0], ring[:, 1] = np.cos(angle), np.sin(angle)
         ring[:, :2] *= 1.0 + (np.arange(k) % 2)[:, None] * rng.choice((0.0, 0.0, 0.6))
         return ring
+    if kind < 0.32 and dim > 1 and k > 4:
+        return _along_a_wave(k, dim, rng)
     tries = (3, 8, 20, 40)[rng.integers(4)] if k > 8 else (1, 3, 8, 20)[rng.integers(4)]
     if kind < 0.4:
         return keep_apart(rng.standard_normal((k, tries, dim)), size)
     reach = np.exp(rng.normal(0.0, 0.4, size=dim))
     return keep_apart(reach * rng.uniform(-1.0, 1.0, size=(k, tries, dim)), size)
+
+
+def _along_a_wave(k: int, dim: int, rng: Generator) -> Array:
+    """Centres (K, q) one after the other along a sine curve."""
+    t = np.arange(k) + 0.2 * rng.standard_normal(k)
+    centre = np.zeros((k, dim))
+    centre[:, 0] = t
+    height = k * rng.uniform(0.0, 0.4)
+    centre[:, 1] = height * np.sin(t / k * rng.uniform(1.0, 14.0) + rng.uniform(0.0, 6.3))
+    return centre
 
 
 def draw_cloud(n_points: int, dim: int, rng: Generator) -> Array:

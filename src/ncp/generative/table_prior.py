@@ -69,7 +69,7 @@ class TablePrior:
     plain: float = 0.5
     max_clusters: int = 60
     max_columns: int = 40
-    curved: float = 0.3
+    curved: float = 0.4
     blobs: float = 0.3
     composite: float = 0.3
     realistic: float = 0.5

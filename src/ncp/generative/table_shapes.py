@@ -6,7 +6,7 @@ and turns and stretches the whole. Many are in the manner of the collections on 
 methods are compared: a core in a shell, linked rings, touching diamonds, wings of growing density,
 bars in the form of an L, crescents of unequal density, groups inside an open circle; and of those
 whose clusters touch or cross: broken lines, crossing bars and rings, strands of a rope, the walls
-of a labyrinth, tiles.
+of a labyrinth, tiles; and of two such pictures side by side.
 
 **Background.** Rows strewn over the picture belong to nothing. Where they lie among the rows of
 a cluster, nobody could tell them from it, and they have its label. The others have one common
@@ -442,6 +442,29 @@ def _tiles(c: Labels, k: int, rng: Generator) -> Drawn:
     return z, 0.5 * gap
 
 
+def _two_pictures(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Two shapes of the plane side by side, each with some of the clusters."""
+    first = int(rng.integers(1, k))
+    parts, widths = [], []
+    for low, high in ((0, first), (first, k)):
+        own = high - low
+        fits = [shape for shape in PLANE if shape.fewest <= own <= shape.most]
+        shares = np.array([shape.share for shape in fits])
+        shape = fits[rng.choice(len(fits), p=shares / shares.sum())]
+        rows = np.flatnonzero((low <= c) & (c < high))
+        z, width = shape.draw(c[rows] - low, own, rng)
+        scale = rng.uniform(0.5, 1.5) / max(float(z.std(0).max()), 1e-3)
+        z = scale * (z - z.mean(0)) @ np.linalg.qr(rng.standard_normal((2, 2)))[0]
+        parts.append((rows, z))
+        widths.append(scale * width)
+    z = np.empty((c.size, 2))
+    (left, a), (right, b) = parts
+    gap = rng.uniform(0.1, 1.0)
+    shift = np.array([a[:, 0].max() - b[:, 0].min() + gap, rng.normal(0.0, 1.0)])
+    z[left], z[right] = a, b + shift
+    return z, min(*widths, gap)
+
+
 def _object_disc(n: int, rng: Generator) -> Array:
     return _disc(n, 2, rng) * [1.0, rng.uniform(0.3, 1.0)]
 
@@ -478,7 +501,7 @@ _OBJECTS = (
     _object_triangle,
 )
 
-SHAPES = (
+PICTURES = (
     Shape(_moons, 2, 6, 0.10),
     Shape(_rings, 1, 5, 0.11),
     Shape(_shells, 1, 3, 0.05),
@@ -503,5 +526,7 @@ SHAPES = (
     Shape(_labyrinth, 1, 6, 0.06),
     Shape(_tiles, 2, 9, 0.09),
 )
+PLANE = tuple(s for s in PICTURES if s.draw not in (_shells, _linked, _balls, _strands))
+SHAPES = (*PICTURES, Shape(_two_pictures, 2, 10, 0.15))
 _SHARES = np.array([shape.share for shape in SHAPES])
 _FEWEST = np.array([shape.fewest for shape in SHAPES])
