@@ -226,6 +226,26 @@ def test_each_phase_draws_and_learns_in_its_own_way(tmp_path: Path) -> None:
     assert all(torch.equal(last.weights[name], p) for name, p in model.named_parameters())
 
 
+def test_a_restart_begins_with_the_average_and_forgets_the_rest(tmp_path: Path) -> None:
+    plain = tiny(steps=4, ema=0.9)
+    (phase,) = plain.phases
+    again = replace(phase, restart=True, learning_rate=0.0, final_learning_rate=0.0)
+    recipe = replace(plain, phases=(phase, again))
+    trainer = Trainer(recipe, tmp_path)
+    for step in range(4):
+        trainer.advance(draw(recipe, 0, 0, step))
+    average = {name: p.clone() for name, p in trainer.best.named_parameters()}
+    first = next(trainer.model.parameters())
+    assert not torch.equal(first, next(trainer.best.parameters()))
+    trainer.advance(draw(recipe, 0, 0, 4))
+    assert all(torch.equal(average[name], p) for name, p in trainer.model.named_parameters())
+    assert all(moments["step"] == 1 for moments in trainer.optimizer.state.values())
+    trainer.advance(draw(recipe, 0, 0, 5))
+    assert all(moments["step"] == 2 for moments in trainer.optimizer.state.values())
+    follows = plain.to_dict() | {"phase": [{"restart": True}, {"steps": 2}]}
+    assert [phase.restart for phase in Recipe.from_dict(follows).phases] == [True, False]
+
+
 def test_schedules() -> None:
     paper = Phase(schedule="paper", learning_rate=1e-4)
     assert [paper.rate(s) for s in (0, 999)] == [1e-4, 1e-4]

@@ -61,10 +61,11 @@ def describe(drawn: list[dict[str, float]]) -> dict[str, Any]:
     """Median, spread below and above of every statistic, and the ordered extremes."""
     known: dict[str, Any] = {"centre": {}, "below": {}, "above": {}}
     for name in _MEANING:
-        low, centre, high = np.nanquantile([d[name] for d in drawn], (0.05, 0.5, 0.95))
+        # far out: what is usual for most tables and heavy-tailed (ties) would rule the extremes
+        low, centre, high = np.nanquantile([d[name] for d in drawn], (0.01, 0.5, 0.99))
         known["centre"][name] = float(centre)
-        known["below"][name] = max(float(centre - low) / 1.645, 0.05)
-        known["above"][name] = max(float(high - centre) / 1.645, 0.05)
+        known["below"][name] = max(float(centre - low) / 2.326, 0.05)
+        known["above"][name] = max(float(high - centre) / 2.326, 0.05)
     extremes = [max(abs(z) for z in _deviations(d, known).values()) for d in drawn]
     known["extreme"] = np.quantile(extremes, np.linspace(0.0, 1.0, 201)).round(4).tolist()
     return known
@@ -91,7 +92,7 @@ def _in_words(p_value: float, deviations: Mapping[str, float]) -> str:
     if p_value > 0.05:
         return "The table looks like those the model was trained on."
     ordered = sorted(deviations, key=lambda name: -abs(deviations[name]))
-    odd = [name for name in ordered[:3] if abs(deviations[name]) > 2.5] or ordered[:1]
+    odd = [name for name in ordered[:4] if abs(deviations[name]) > 2.3] or ordered[:1]
     said = ", ".join(_MEANING[name][deviations[name] > 0] for name in odd)
     if p_value > 0.005:
         return f"The table is somewhat unusual for the model: {said}."
