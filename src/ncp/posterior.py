@@ -230,7 +230,7 @@ class Partitions:
     ) -> Partitions:
         """Exact samples: by weights where those are to be trusted and many, else by all means.
 
-        Weights that seem good are put to a test: a few exact sweeps must not change what they say.
+        Weights that seem good are put to a test: exact moves must not change what they say.
 
         For a few points the posterior is enumerated; for more, Gibbs chains with splits and merges
         start at these samples and run until they agree (see `ncp.inference.finish`). `report` says

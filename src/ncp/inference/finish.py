@@ -6,8 +6,8 @@ where to look:
 
 *A test of weights that seem good.* No weight tells of partitions that q never proposes. But draws
 of the posterior stay such draws when each is moved by a kernel that leaves it invariant: `stays`
-chooses draws by their weights, moves each by a few exact sweeps, and asks whether any pair of
-points is together more often, or less, than before.
+chooses draws by their weights, moves each by an exact sweep with splits and merges, and asks
+whether any pair of points is together more often, or less, than before.
 
 *Enumeration.* For a few points of a conjugate mixture the posterior is known, and draws of it cost
 nothing.
@@ -63,7 +63,7 @@ KEPT = 500  # draws of a chain and round; longer rounds are thinned, unless more
 SHARE = 0.4  # of the samples that are asked for: what they are to be worth
 LOOK = 0.5  # seconds, roughly, between looks at the clock
 MOVED = 400  # draws that `stays` moves
-MOVES = 3  # sweeps
+MOVES = 4  # splits or merges of each, after a sweep
 ENOUGH_OBEY = 100.0  # effective draws of chains that obey what is known
 UNLIKELY = 4.0  # standard errors that a pair's probability may change by
 
@@ -216,14 +216,14 @@ def stays(
     weights: ArrayLike,
     seed: int | None = None,
 ) -> bool:
-    """Whether weighted draws look the same after a few sweeps that leave p(c | x) invariant.
+    """Whether weighted draws look the same after moves that leave p(c | x) invariant.
 
     Args:
         x: one data set of shape (N, *event).
         mixture: the model; its likelihood is conjugate or has a density.
         labels: canonical labels of the draws, of shape (U, N).
         weights: of the draws, in any scale, of shape (U,).
-        seed: of the sweeps.
+        seed: of the moves.
 
     Example:
         >>> from ncp.generative.gaussian import GaussianKnownVariance
@@ -235,16 +235,16 @@ def stays(
     points = np.ascontiguousarray(check_data_set(x, mixture).numpy())
     rows = check_labels(labels, n_points=len(points)).numpy()
     n = MOVED if mixture.is_conjugate else MOVED // 4  # parameters take their time
-    rngs = spawn_generators(seed, n + 1)
-    choose = rngs.pop()
-    before = np.repeat(rows, resample_counts(weights, n, int(choose.integers(2**31))), axis=0)
-    after, log_joint = np.empty((n, 1, len(points)), np.int64), np.empty((n, 1))
-    sweeper = _sweeper(points, mixture, n_jumps=2)
-    sweeper.run(sweeper.start(before, rngs), Sweeps(MOVES - 1, 1, after, log_joint), rngs)
-    i, j = some_pairs(len(points), choose)
-    change = (after[:, 0, i] == after[:, 0, j]).astype(float) - (before[:, i] == before[:, j])
-    error = np.sqrt(change.var(axis=0) / n + 1.0 / n**2)
-    return bool((np.abs(change.mean(axis=0)) <= UNLIKELY * error).all())
+    rng = np.random.default_rng(seed)
+    before = np.repeat(rows, resample_counts(weights, n, int(rng.integers(2**31))), axis=0)
+    after = _sweeper(points, mixture, n_jumps=MOVES).move(before, rng)
+    moved = (after != before).any(axis=1)  # often few
+    before, after = before[moved], after[moved]
+    i, j = some_pairs(len(points), rng)
+    change = (after[:, i] == after[:, j]).astype(float) - (before[:, i] == before[:, j])
+    mean = change.sum(axis=0) / n
+    error = np.sqrt((np.square(change).sum(axis=0) / n - mean**2) / n + 1.0 / n**2)
+    return bool((np.abs(mean) <= UNLIKELY * error).all())
 
 
 def _sweeper(points: np.ndarray, mixture: Mixture, n_jumps: int) -> Sweeper:

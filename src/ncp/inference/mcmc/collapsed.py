@@ -51,6 +51,13 @@ class GaussianSweeper(ChainSweeper):
         burn_in, thin, labels, log_joint = sweeps
         gaussian_chain(self.x, state, *self.arguments, burn_in, thin, rng, labels, log_joint)
 
+    def move(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        from ncp.inference.mcmc.kernels import gaussian_moves
+
+        rows = labels.copy()
+        gaussian_moves(self.x, rows, *self.arguments, rng)
+        return rows
+
 
 class WishartSweeper(ChainSweeper):
     """Algorithm 3 for `NormalInverseWishart`, compiled."""
@@ -72,6 +79,13 @@ class WishartSweeper(ChainSweeper):
 
         burn_in, thin, labels, log_joint = sweeps
         wishart_chain(self.x, state, *self.arguments, burn_in, thin, rng, labels, log_joint)
+
+    def move(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        from ncp.inference.mcmc.kernels import wishart_moves
+
+        rows = labels.copy()
+        wishart_moves(self.x, rows, *self.arguments, rng)
+        return rows
 
 
 def wishart_prior(likelihood: NormalInverseWishart) -> tuple[float, float, np.ndarray, np.ndarray]:

@@ -26,9 +26,11 @@ __all__ = [
     "assign_with_densities",
     "density_chain",
     "gaussian_chain",
+    "gaussian_moves",
     "log_density",
     "log_prior",
     "wishart_chain",
+    "wishart_moves",
 ]
 
 # The import hook that checks shapes in the tests would wrap a function before numba sees it;
@@ -202,6 +204,22 @@ def gaussian_chain(
                     square += sums[slot, d] * sums[slot, d]
                 total += size[n] + marginal[n] + quadratic[n] * square
             out_log_joint[t] = total
+
+
+@njit
+@no_type_check
+def gaussian_moves(
+    x, rows, join, open_, size, number, shrink, precision, constant, marginal, quadratic, offset,
+    n_jumps, rng,
+):  # fmt: skip
+    """A sweep and its jumps of every row of labels (R, N), which are overwritten."""
+    after, log_joint = np.empty((1, x.shape[0]), np.int64), np.empty(1)
+    for r in range(rows.shape[0]):
+        gaussian_chain(
+            x, rows[r], join, open_, size, number, shrink, precision, constant, marginal,
+            quadratic, offset, n_jumps, 0, 1, rng, after, log_joint,
+        )  # fmt: skip
+        rows[r] = after[0]
 
 
 @njit
@@ -418,6 +436,22 @@ def wishart_chain(
                 n = counts[slots[j]]
                 total += size[n] + marginal[n] - (dof + n) * halves[slots[j]]
             out_log_joint[t] = total
+
+
+@njit
+@no_type_check
+def wishart_moves(
+    x, rows, join, open_, size, number, kappa, dof, prior_mean, prior_factor, constant, marginal,
+    refresh, n_jumps, rng,
+):  # fmt: skip
+    """A sweep and its jumps of every row of labels (R, N), which are overwritten."""
+    after, log_joint = np.empty((1, x.shape[0]), np.int64), np.empty(1)
+    for r in range(rows.shape[0]):
+        wishart_chain(
+            x, rows[r], join, open_, size, number, kappa, dof, prior_mean, prior_factor, constant,
+            marginal, refresh, n_jumps, 0, 1, rng, after, log_joint,
+        )  # fmt: skip
+        rows[r] = after[0]
 
 
 # --- splits and merges ----------------------------------------------------------------------------

@@ -63,6 +63,16 @@ class Sweeper(ABC):
     def run(self, state: Any, sweeps: Sweeps, rngs: Rngs, apply: Apply = map) -> None:
         """Advance the state. `apply` may run several chains at the same time."""
 
+    def move(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Each row of canonical labels (R, N) after one sweep of its own."""
+        rngs = [rng] * len(labels)  # one row after the other: a generator will do for all
+        after, log_joint = (
+            np.empty((len(labels), 1, labels.shape[1]), np.int64),
+            np.empty(len(labels)),
+        )
+        self.run(self.start(labels, rngs), Sweeps(0, 1, after, log_joint[:, None]), rngs)
+        return after[:, 0]
+
     def acceptance(self, state: Any) -> np.ndarray | None:
         """The share of accepted moves of each chain, (chains,), if any can be rejected."""
         return None
