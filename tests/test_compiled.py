@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 from ncp.compiled import exp_minus, log1p, njit
 
@@ -98,6 +101,26 @@ def test_a_disk_that_fills_up(folder: Path) -> None:
     )
     assert done.stdout.split() == ["7", "0"]
     assert done.stderr.count("kept in memory only") == 1
+
+
+def test_the_garbage_collector_is_as_before_after_compiling() -> None:
+    @njit
+    def good(x: Any) -> Any:
+        return x + 1
+
+    @njit
+    def bad(x: Any) -> Any:
+        return good(x).no_such_thing
+
+    try:
+        for switch, x in ((gc.enable, 1), (gc.disable, 1.0)):
+            switch()
+            with pytest.raises(TypingError):
+                bad(x)
+            good(np.float32(x))
+            assert gc.isenabled() == (switch is gc.enable)
+    finally:
+        gc.enable()
 
 
 @njit  # what is inlined into kernels is called by one

@@ -45,7 +45,7 @@ FAR = 1e8  # as in `ncp.network.attention`
 DONE, STOPPED, OVERFLOW, MORE_CLUSTERS, MORE_SLOTS, IMPOSSIBLE = range(6)
 ENOUGH = 0.5  # effective share of the samples below which weighted ones are drawn anew
 
-_inside = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by kernels only
+_inside = {"no_cpython_wrapper": True}  # called by kernels only
 # A call hands over every field of its tuples, so what is called for each row or cluster is inlined.
 _inline = {"forceinline": True, **_inside}
 fast, fast_inline = njit(**FAST, **_inside), njit(**FAST, **_inline)
