@@ -33,13 +33,14 @@ import numpy as np
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.event import Event, Listener, register
 
-__all__ = ["FAST", "exp_minus", "log1p", "njit"]
+__all__ = ["FAST", "INSIDE", "exp_minus", "log1p", "njit"]
 
 # Division by zero gives infinity or NaN: a loop that could raise is not made of vectors. Functions
 # are called, never handed over as values: that would take a further way in, compiled for each.
 DEFAULTS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 # Sums may be taken in any order, and fused: vectors. Infinity and NaN keep their meaning.
 FAST = {"fastmath": {"reassoc", "contract", "arcp", "nsz"}}
+INSIDE = {"no_cpython_wrapper": True}  # for what compiled functions call and Python does not
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -174,10 +175,10 @@ register("numba:compile", _WithoutCollector())
 
 # -- arithmetic ---------------------------------------------------------------------------------
 
-_inlined = {"forceinline": True, "no_cpython_wrapper": True}
+_inlined = njit(forceinline=True, **FAST, **INSIDE)
 
 
-@njit(**FAST, **_inlined)
+@_inlined
 def log1p(x: Any) -> Any:
     """log(1 + x) of x >= 0, to 4e-16: arithmetic only, so that a loop of it becomes vectors.
 
@@ -195,7 +196,7 @@ def log1p(x: Any) -> Any:
     return np.int32(e) * 0.6931471805599453 + 2.0 * s * (1.0 + series)
 
 
-@njit(**FAST, **_inlined)
+@_inlined
 def exp_minus(x: Any) -> Any:
     """exp(-x) of x >= 0, to 4e-16, and next to nothing beyond 708: arithmetic only, as `log1p` is.
 

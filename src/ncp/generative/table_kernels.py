@@ -25,20 +25,24 @@ def nearest(y: FloatArray, among: FloatArray, k: int, same: bool) -> tuple[IntAr
     """
     n_rows, n_axes = y.shape
     n_among = among.shape[0]
-    columns = np.ascontiguousarray(among.T)
-    index = np.zeros((n_rows, k), dtype=np.int64)
-    distance = np.full((n_rows, k), np.inf)
-    d2 = np.empty(n_among)
-    for i in range(n_rows):
-        d2[:] = 0.0
+    columns = np.empty((n_axes, n_among))
+    for m in range(n_among):
         for j in range(n_axes):
-            column = columns[j]
-            value = y[i, j]
+            columns[j, m] = among[m, j]
+    index = np.empty((n_rows, k), dtype=np.int64)
+    distance, d2 = np.empty((n_rows, k)), np.empty(n_among)
+    for i in range(n_rows):
+        for m in range(n_among):
+            d2[m] = 0.0
+        for j in range(n_axes):
+            column, value = columns[j], y[i, j]
             for m in range(n_among):
                 d2[m] += (column[m] - value) * (column[m] - value)
         if same:
             d2[i] = np.inf
         best, where = distance[i], index[i]
+        for place in range(k):
+            best[place], where[place] = np.inf, 0
         for m in range(n_among):
             if d2[m] < best[k - 1]:
                 place = k - 1
@@ -48,7 +52,9 @@ def nearest(y: FloatArray, among: FloatArray, k: int, same: bool) -> tuple[IntAr
                     place -= 1
                 best[place] = d2[m]
                 where[place] = m
-    return index, np.sqrt(distance)
+        for place in range(k):
+            best[place] = np.sqrt(best[place])
+    return index, distance
 
 
 @njit

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ncp.compiled import FAST, exp_minus, njit
+from ncp.compiled import FAST, INSIDE, exp_minus, njit
 
 __all__ = ["kernel_bias", "kernel_sums"]
 
@@ -18,7 +18,7 @@ Floats = NDArray[Any]
 FAR = 1e8  # as in `ncp.network.attention`
 
 
-@njit(**FAST)
+@njit(**FAST, **INSIDE)
 def _fall(values: Floats, rate: float, factor: float, out: Floats) -> None:
     """exp(-rate value), and at rates `factor` times as large from row to row.
 
@@ -39,7 +39,7 @@ def _fall(values: Floats, rate: float, factor: float, out: Floats) -> None:
                 out[k, j] = squared * squared
 
 
-@njit(**FAST)
+@njit(**FAST, **INSIDE)
 def _channels(
     points: Floats,
     columns: Floats,

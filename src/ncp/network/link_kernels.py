@@ -1,11 +1,14 @@
-"""The compiled loops of `ncp.network.links`; imported where needed: numba is slow to import."""
+"""The compiled loops of `ncp.network.links`; imported where needed: numba is slow to import.
+
+Arrays are filled by loops: `np.full`, `np.arange` and the like take as long to compile as these do.
+"""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ncp.compiled import njit
+from ncp.compiled import INSIDE, njit
 
 __all__ = ["steps_from", "ways"]
 
@@ -13,21 +16,33 @@ Floats = NDArray[Any]
 Whole = NDArray[Any]
 
 
-@njit
+@njit(**INSIDE)
+def _columns(x: Floats) -> Floats:
+    """The transpose, as an array of its own."""
+    columns = np.empty((x.shape[1], x.shape[0]))
+    for d in range(x.shape[1]):
+        for j in range(x.shape[0]):
+            columns[d, j] = x[j, d]
+    return columns
+
+
+@njit(**INSIDE)
 def _squares(columns: Floats, n: int, point: Floats, out: Floats) -> None:
     """|x_j - point|^2 of the first n points, whose coordinates are rows."""
-    out[:n] = 0.0
+    for j in range(n):
+        out[j] = 0.0
     for d in range(len(columns)):
         column, value = columns[d], point[d]
         for j in range(n):
             out[j] += (column[j] - value) * (column[j] - value)
 
 
-@njit
+@njit(**INSIDE)
 def _smallest(values: Floats, n: int, best: Floats) -> None:
     """The smallest of the first n values, in order."""
     k = len(best)
-    best[:] = np.inf
+    for place in range(k):
+        best[place] = np.inf
     for j in range(n):
         if values[j] < best[k - 1]:
             place = k - 1
@@ -47,11 +62,11 @@ def ways(x: Floats, neighbours: Whole, least: float) -> tuple[Floats, Floats]:
         least: the least squared distance to a neighbour.
     """
     n_datasets, n = x.shape[:2]
-    gaps = np.ones((n_datasets, len(neighbours), n, n))
-    core = np.ones((n_datasets, len(neighbours), n))
+    gaps = np.empty((n_datasets, len(neighbours), n, n))
+    core = np.empty((n_datasets, len(neighbours), n))
     d2, best = np.empty(n), np.empty(neighbours[-1] + 1)
     for b in range(n_datasets):
-        columns = np.ascontiguousarray(x[b].T)
+        columns = _columns(x[b])
         for i in range(n):
             _squares(columns, n, x[b, i], d2)
             _smallest(d2, n, best)
@@ -62,12 +77,13 @@ def ways(x: Floats, neighbours: Whole, least: float) -> tuple[Floats, Floats]:
     return gaps, core
 
 
-@njit
+@njit(**INSIDE)
 def _prim(columns: Floats, x: Floats, n: int, core: Floats, gaps: Floats, d2: Floats) -> None:
     """Grow a minimum spanning tree from the first point; gaps of those in it are known."""
-    nearest, parent = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
-    waiting = np.arange(1, n)
-    inside = np.empty(n, dtype=np.int64)
+    nearest, parent = np.empty(n), np.empty(n, dtype=np.int64)
+    waiting, inside = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    for j in range(n):  # the first point does not wait
+        nearest[j], parent[j], waiting[j] = np.inf, 0, j + 1
     n_waiting, n_inside, new = n - 1, 0, 0
     while True:
         for t in range(n_inside):
@@ -100,7 +116,7 @@ def steps_from(
     new: Floats, x: Floats, core: Floats, neighbours: Whole, least: float
 ) -> tuple[Whole, Floats, Floats]:
     """The best first step of new points (M, D), for each m: to which point, how far, and c^2."""
-    n, columns = len(x), np.ascontiguousarray(x.T)
+    n, columns = len(x), _columns(x)
     shape = (len(new), len(neighbours))
     first, step, own = np.zeros(shape, dtype=np.int64), np.full(shape, np.inf), np.empty(shape)
     d2, best = np.empty(n), np.empty(neighbours[-1])

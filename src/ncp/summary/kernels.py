@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ncp.compiled import njit
+from ncp.compiled import INSIDE, njit
 
 __all__ = [
     "affinity",
@@ -83,7 +83,17 @@ def row_sums(labels: IntArray, delta: FloatArray) -> FloatArray:
     return result
 
 
-@njit
+@njit(**INSIDE)
+def _n_labels(rows: IntArray) -> int:
+    """One more than the largest label, by loops: `rows.max()` takes half a second to compile."""
+    n_labels = 0
+    for u in range(rows.shape[0]):
+        for i in range(rows.shape[1]):
+            n_labels = max(n_labels, rows[u, i] + 1)
+    return n_labels
+
+
+@njit(**INSIDE)
 def joint_sum(a: IntArray, c: IntArray, delta: FloatArray, table: IntArray, width: int) -> float:
     """sum_ac phi(n_ac) of two rows; `table` holds zeros before and after."""
     total = 0.0
@@ -102,10 +112,12 @@ def distances(rows: IntArray, centre: IntArray, delta: FloatArray) -> FloatArray
     """d(centre, row) of each row (U, N), (N,) -> (U,)."""
     # The three sums run over the points in the same order, so that the distance of a partition
     # to itself is exactly zero.
-    own = row_sums(centre.reshape(1, -1), delta)[0]
     result = row_sums(rows, delta)
-    width = rows.max() + 1
-    table = np.zeros((centre.max() + 1) * width, dtype=np.int64)
+    width, n_own = _n_labels(rows), 0
+    for i in range(len(centre)):
+        n_own = max(n_own, centre[i] + 1)
+    table = np.zeros(n_own * width, dtype=np.int64)
+    own = joint_sum(centre, centre, delta, table, np.int64(0))  # all in one line of the table
     for u in range(rows.shape[0]):
         shared = joint_sum(centre, rows[u], delta, table, width)
         result[u] = max(own + result[u] - 2.0 * shared, 0.0)
@@ -128,7 +140,7 @@ def mean_distances(rows: IntArray, weights: FloatArray, delta: FloatArray) -> Fl
     """sum_v w_v d(row_u, row_v) of each row: (U, N), (U,) -> (U,), each pair visited once."""
     n_rows = rows.shape[0]
     single = row_sums(rows, delta)
-    width = rows.max() + 1
+    width = _n_labels(rows)
     table = np.zeros(width * width, dtype=np.int64)
     result = np.zeros(n_rows)
     for u in range(n_rows):
@@ -144,8 +156,8 @@ def mean_distances(rows: IntArray, weights: FloatArray, delta: FloatArray) -> Fl
 def shared_pairs(candidates: IntArray, rows: IntArray) -> FloatArray:
     """How many pairs of points are together in both: (M, N), (U, N) -> (M, U)."""
     n_points = rows.shape[1]
-    width = rows.max() + 1
-    table = np.zeros((candidates.max() + 1) * width, dtype=np.int32)
+    width = _n_labels(rows)
+    table = np.zeros(_n_labels(candidates) * width, dtype=np.int32)
     result = np.empty((candidates.shape[0], rows.shape[0]))
     for m in range(candidates.shape[0]):
         for u in range(rows.shape[0]):
