@@ -94,7 +94,9 @@ def _n_labels(rows: IntArray) -> int:
 
 
 @njit(**INSIDE)
-def joint_sum(a: IntArray, c: IntArray, delta: FloatArray, table: IntArray, width: int) -> float:
+def joint_sum(
+    a: IntArray, c: IntArray, delta: FloatArray, table: IntArray, width: int | np.int64
+) -> float:
     """sum_ac phi(n_ac) of two rows; `table` holds zeros before and after."""
     total = 0.0
     n_points = a.shape[0]
@@ -262,14 +264,13 @@ def overlap(
         n_other = 0
         for i in range(n_points):
             n_other = max(n_other, labels[u, i] + 1)
-        shared = np.zeros((n_clusters, n_other), dtype=np.int64)
-        for i in range(n_points):
-            shared[estimate[i], labels[u, i]] += 1
+        shared = np.zeros(n_clusters * n_other, dtype=np.int64)
         other = np.zeros(n_other, dtype=np.int64)
         for i in range(n_points):
+            shared[estimate[i] * n_other + labels[u, i]] += 1
             other[labels[u, i]] += 1
         for i in range(n_points):
-            both = shared[estimate[i], labels[u, i]]
+            both = shared[estimate[i] * n_other + labels[u, i]]
             either = size[estimate[i]] + other[labels[u, i]] - both
             result[i] += weights[u] * both / either
     return result
