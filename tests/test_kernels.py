@@ -27,7 +27,7 @@ from ncp.network.network import Folded
 from ncp.partitions import enumerate_partitions
 from ncp.sampling.compiled_tree import CompiledTree, Run
 from ncp.sampling.constraints import free
-from ncp.sampling.kernels import _child_key, _log_softmax, join_point, start_pairs
+from ncp.sampling.kernels import _child_key, _log_softmax, join_point
 from ncp.sampling.keys import child_keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.sample import Drawn, beam_search, sample_many
 from ncp.sampling.threads import n_threads, single_threads
@@ -161,14 +161,14 @@ def one_pair(model: NCP, sums: Tensor, point: Tensor, rest: Tensor, v: Tensor) -
     arena[1, 0] = sums
     base = np.zeros(model.spec.f.width)
     w_code, w_cluster = pair_weights(v, tree.weights.codes)
-    w = tree.weights._replace(w_code=w_code, w_cluster=w_cluster)
+    w = tree.weights._replace(w_code=w_code)
+    space.folded[w.codes :] = w_cluster
     _join(w, arena, 1, space.g_hat, point.numpy(), base, rest.numpy(), 1, space)
     return np.asarray(space.pair[0].copy())
 
 
 @njit  # what is compiled to be called by kernels only is called by one
 def _join(w, sums, side, g_hat, point, base, rest, n, s) -> None:  # type: ignore[no-untyped-def]
-    start_pairs(w, s)  # type: ignore[no-untyped-call]
     join_point(w, sums, side, g_hat, point, base, rest, n, s)  # type: ignore[no-untyped-call]
 
 

@@ -99,7 +99,9 @@ class CompiledTree:
             np.empty((n, of), sums.dtype) for of in (sums.shape[1], width, codes, codes + 2, width)
         )
         after = np.zeros(width + codes)
-        kernels.lay_out(w, order, sums, q, static, laid, base, rest, seen, of_point, after)
+        of_weights = len(w.b_u), w.mean, w.rest_f, w.w_point
+        room = laid, base, rest, seen, of_point, after
+        kernels.lay_out(*of_weights, order, sums, q, static, *room)
         return laid, base, rest
 
     def _nothing(self, state: int, n: int, position: int, space: Workspace) -> Run:
@@ -144,6 +146,8 @@ class CompiledTree:
         def whole(*shape: int) -> Int64[np.ndarray, ...]:
             return np.zeros(shape, np.int64)
 
+        folded = real(n_features, f)
+        folded[w.codes : w.codes + len(w.w_cluster)] = w.w_cluster
         return Workspace(
             k=whole(2, rows),
             counts=whole(2, rows),
@@ -160,7 +164,7 @@ class CompiledTree:
             a=real(pairs, g),
             b=real(pairs, g),
             features=real(pairs, n_features),
-            folded=real(n_features, f),
+            folded=folded,
             squares=np.empty((3, pairs * w.octaves)),
             join=real(pairs, 2 * f),
             pair=real(pairs, f),

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ncp.compiled import FAST, exp_minus, log1p, njit
+from ncp.compiled import FAST, INSIDE, exp_minus, log1p, njit
 
 __all__ = [
     "DONE",
@@ -45,7 +45,9 @@ FAR = 1e8  # as in `ncp.network.attention`
 DONE, STOPPED, OVERFLOW, MORE_CLUSTERS, MORE_SLOTS, IMPOSSIBLE = range(6)
 ENOUGH = 0.5  # effective share of the samples below which weighted ones are drawn anew
 
-_inside = {"no_cpython_wrapper": True}  # called by kernels only
+# Nothing allocates, so numba need not count who holds an array: a third of the code did that.
+_plain = {"_nrt": False}
+_inside = {**INSIDE, **_plain}
 # A call hands over every field of its tuples, so what is called for each row or cluster is inlined.
 _inline = {"forceinline": True, **_inside}
 fast, fast_inline = njit(**FAST, **_inside), njit(**FAST, **_inline)
@@ -103,7 +105,7 @@ class Workspace(NamedTuple):
     a: Array  # (pairs, g)
     b: Array  # (pairs, g)
     features: Array  # (pairs, n_features) of `_cluster_features`
-    folded: Array  # (n_features, f)
+    folded: Array  # (n_features, f) V_A for a point; after the codes it is `Weights.w_cluster`
     squares: NDArray[np.float64]  # (3, pairs * octaves)
     join: Array  # (pairs, 2 f)
     pair: Array  # (pairs, f)
@@ -122,6 +124,12 @@ class Workspace(NamedTuple):
     log_z: NDArray[np.float64]  # (N,) log mean weight after each step
 
 
+@njit(**INSIDE, _nrt=True)  # which products ask for
+def _product(a, n, w, out):
+    """The first n rows of `a`, times `w`."""
+    np.dot(a[:n], w, out[:n])
+
+
 @fast
 def _hidden(a, b, n, w, bias, slopes, residual):
     """Hidden layers, in place in `a`: its activation first, then each product."""
@@ -132,7 +140,7 @@ def _hidden(a, b, n, w, bias, slopes, residual):
         for j in range(width):
             a[i, j] = max(a[i, j], zero) + slope * min(a[i, j], zero)
     for layer in range(w.shape[0]):
-        np.dot(a[:n], w[layer], b[:n])
+        _product(a, n, w[layer], b)
         slope = slopes[layer + 1]
         keep = a.dtype.type(1 if residual else 0)
         for i in range(n):
@@ -142,16 +150,10 @@ def _hidden(a, b, n, w, bias, slopes, residual):
 
 
 @fast
-def start_pairs(w, s):
-    """The rows of `s.folded` that are the same for all points: see `_fold_point`."""
-    for j in range(len(w.w_cluster)):
-        for d in range(len(w.k_f)):
-            s.folded[w.codes + j, d] = w.w_cluster[j, d]
-
-
-@fast
 def _fold_point(w, point, rest, out):
     """V_A for one point, to be multiplied with what `_cluster_features` gives of each cluster.
+
+    The rows after those of the codes are the same for all points: `Workspace.folded` has them.
 
     Of the features of `PairFeatures.of_pair`, those of a cluster's mean code z and of the point's
     (or the unassigned ones') are linear in z, so one product with z stands for all of them.
@@ -183,7 +185,8 @@ def _cluster_features(w, sums, side, n, point, s):
         for j in range(d):
             centre = sums[side, i, first + c + j] * inverse
             norm += centre * centre
-            apart += (centre - point[first + c + j]) ** 2
+            gap = centre - point[first + c + j]
+            apart += gap * gap
         spread = max(sums[side, i, first + c + d] * inverse - norm, kind(0))
         apart = min(apart, kind(FAR)) / kind(8)
         spread = min(spread, kind(FAR)) / kind(8)
@@ -227,7 +230,7 @@ def join_point(w, sums, side, g_hat, point, base, rest, n_clusters, s):
             for j in range(g_width):
                 s.a[i, j] = point[j] * scale + w.size_u[j] * log_size + w.b_u[j]
     _hidden(s.a, s.b, n, w.g_w, w.g_b, w.g_slopes, w.g_residual)
-    np.dot(s.a[:n], w.w_gc, s.join[:n])
+    _product(s.a, n, w.w_gc, s.join)
     for i in range(n):
         for j in range(width):
             s.join[i, j] += w.b_gc[j]
@@ -239,7 +242,7 @@ def join_point(w, sums, side, g_hat, point, base, rest, n_clusters, s):
     if w.codes > 0 and n_clusters > 0:
         _cluster_features(w, sums, side, n_clusters, point, s)
         _fold_point(w, point, rest, s.folded)
-        np.dot(s.features[:n_clusters], s.folded, s.pair[:n_clusters])
+        _product(s.features, n_clusters, s.folded, s.pair)
         for i in range(n_clusters):
             for j in range(width):
                 s.extra[i, j] += s.pair[i, j]
@@ -283,27 +286,28 @@ def _log_softmax(scores, first, n):
 
 @njit(**FAST)
 def lay_out(  # type: ignore[no-untyped-def]
-    w, order, sums, q, static, points, base, rest, seen, of_point, after
+    first, mean, rest_f, w_point, order, sums, q, static, points, base, rest, seen, of_point, after
 ) -> None:
     """Points in an order, and what goes with their positions: `Network.positions`, compiled.
 
     Args:
-        w: the network's `Weights`.
+        first: the column of the points' codes.
+        mean, rest_f, w_point: of the network's `Weights`.
         order: which point stands at each position, `(N,)`.
         sums, q, static: the tables of `Points` of the N points.
         points, base, rest: to be filled, in the order.
         seen, of_point: room for what f sees of each point, and for V_P times that.
         after: zeros, one for each column of q and of the codes: their sums over what is left.
     """
-    n_points, width, first, c = len(order), len(w.k_f), len(w.b_u), w.codes
+    n_points, width, c = len(order), len(rest_f), rest.shape[1]
     for n in range(n_points - 1, -1, -1):
         at, left = order[n], n_points - 1 - n
         each, log_left = 1.0 / max(left, 1), np.log(left + 1.0)
-        scale, of_number = (each, log_left) if w.mean else (1.0, 0.0)
+        scale, of_number = (each, log_left) if mean else (1.0, 0.0)
         for j in range(sums.shape[1]):
             points[n, j] = sums[at, j]
         for j in range(width):
-            base[n, j] = after[j] * scale + w.rest_f[j] * of_number + static[at, j]
+            base[n, j] = after[j] * scale + rest_f[j] * of_number + static[at, j]
             after[j] += q[at, j]
         cosine = 0.0
         for j in range(c):
@@ -316,7 +320,7 @@ def lay_out(  # type: ignore[no-untyped-def]
             seen[n, c] = COSINE / c * cosine
             seen[n, c + 1] = log_left
     if c > 0:
-        np.dot(seen, w.w_point, of_point)
+        np.dot(seen, w_point, of_point)
         for n in range(n_points):
             for j in range(width):
                 base[n, j] += of_point[n, j]
@@ -618,7 +622,7 @@ def _start(s, points, count):
         s.total[0, 0, d] = s.join[0, d]
 
 
-@njit
+@njit(**_plain)
 def run_sequence(  # type: ignore[no-untyped-def]
     w, s, points, base, rest, count, key, beam, rules, stop, done
 ) -> Any:
@@ -640,20 +644,21 @@ def run_sequence(  # type: ignore[no-untyped-def]
         `DONE`, or why not; the number of rows (or the position where no choice was left); and
         which side of the workspace they are on.
     """
-    n_points, side, n_rows, n_live = len(points), np.int64(0), np.int64(1), np.int64(1)
+    side, n_rows, n_live = np.int64(0), np.int64(1), np.int64(0)
     most_slots, most_clusters = s.refs.shape[2], s.sums.shape[1]
-    start_pairs(w, s)
-    join_point(w, s.sums, side, s.g_hat, points[0], base[0], rest[0], np.int64(0), s)
-    _start(s, points, count)
-    if rules is not None:
-        _place_first(s, rules.group[0])
-    done[0] += 1
-    for n in range(1, n_points):
+    for n in range(len(points)):
         if stop[0]:
             return STOPPED, 0, 0
         if n_live == most_clusters:
             return MORE_CLUSTERS, 0, 0
         join_point(w, s.sums, side, s.g_hat, points[n], base[n], rest[n], n_live, s)
+        if n == 0:
+            _start(s, points, count)
+            if rules is not None:
+                _place_first(s, rules.group[0])
+            n_live += 1
+            done[0] += 1
+            continue
         if not _score_rows(w, s, side, n_rows, n_live):
             return OVERFLOW, 0, 0
         step = _child_key(key, np.uint64(n - 1))
@@ -723,7 +728,6 @@ def score_new(w, s, points, static, sums, out) -> Any:  # type: ignore[no-untype
     rest = np.zeros(max(w.codes, 1), points.dtype)
     # g-hat of the clusters themselves: each as if it were a point, joining nothing
     none = np.zeros(len(w.k_f), points.dtype)
-    start_pairs(w, s)
     for j in range(s.total.shape[2]):
         s.total[0, 0, j] = 0
     for i in range(n_clusters):
