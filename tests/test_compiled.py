@@ -7,13 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
+import numba
 import numpy as np
 import pytest
+from numba.core import config
 from numba.core.errors import TypingError
+from numba.core.event import Event, Listener, install_listener
 
-from ncp.compiled import exp_minus, log1p, njit
+from ncp.compiled import INSIDE, exp_minus, log1p, njit
 
 CALLED = "from ncp.compiled import njit\n@njit\ndef step(x):\n    return x + {}\n"
 CALLER = """
@@ -103,24 +105,37 @@ def test_a_disk_that_fills_up(folder: Path) -> None:
     assert done.stderr.count("kept in memory only") == 1
 
 
-def test_the_garbage_collector_is_as_before_after_compiling() -> None:
-    @njit
-    def good(x: Any) -> Any:
-        return x + 1
-
-    @njit
-    def bad(x: Any) -> Any:
-        return good(x).no_such_thing
-
+def test_the_process_is_as_before_after_compiling() -> None:
+    good = numba.njit(**INSIDE)(lambda x: x + 1)  # numba's own: not from the disk
+    bad = numba.njit(lambda x: good(x).no_such_thing)
+    level = config.OPT
     try:
         for switch, x in ((gc.enable, 1), (gc.disable, 1.0)):
             switch()
             with pytest.raises(TypingError):
                 bad(x)
-            good(np.float32(x))
             assert gc.isenabled() == (switch is gc.enable)
+            assert level == config.OPT
     finally:
         gc.enable()
+    assert len(good.signatures) == 2  # it was compiled on the way
+
+
+def test_only_what_python_cannot_call_is_optimised_lightly() -> None:
+    levels = []
+
+    class Levels(Listener):
+        def on_start(self, event: Event) -> None:
+            levels.append(int(config.OPT))
+
+        def on_end(self, event: Event) -> None: ...
+
+    public = numba.njit(lambda x: x + 1)
+    between = numba.njit(**INSIDE)(lambda x: public(x))
+    outer = numba.njit(lambda x: between(x))
+    with install_listener("numba:compile", Levels()):
+        assert outer(1) == 2
+    assert levels == [config.OPT, 1, config.OPT]
 
 
 @njit  # what is inlined into kernels is called by one

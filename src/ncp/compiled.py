@@ -30,6 +30,7 @@ from typing import Any, TypeVar, overload
 
 import numba
 import numpy as np
+from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.event import Event, Listener, register
 
@@ -140,7 +141,7 @@ def _stamp(function: Callable[..., Any]) -> str:
 
 @functools.cache  # said once
 def _compiles() -> None:
-    logging.getLogger("ncp").info("compiling for this machine, once: half a minute")
+    logging.getLogger("ncp").info("compiling for this machine, once: some ten seconds")
 
 
 @functools.cache  # said once
@@ -153,25 +154,30 @@ def _stays_in_memory() -> None:
     )
 
 
-class _WithoutCollector(Listener):
-    """Compiling makes many objects and little garbage: a tenth of the time went to look for it."""
+class _Compiling(Listener):
+    """What is different while numba compiles: a sixth of the time was spent without any use.
+
+    No garbage is looked for, since there is little of it among many objects. And what only compiled
+    functions call is optimised again as a part of each, so it is optimised lightly by itself.
+    """
 
     def __init__(self) -> None:
-        self.depth, self.was_on = 0, False
+        self.before: list[tuple[bool, Any]] = []  # of this function and those that need it
 
     def on_start(self, event: Event) -> None:  # numba holds its lock, so one thread at a time
-        if self.depth == 0:
-            self.was_on = gc.isenabled()
-            gc.disable()
-        self.depth += 1
+        self.before.append((gc.isenabled(), config.OPT))
+        gc.disable()
+        full = self.before[0][1]
+        inside = INSIDE.items() <= event.data["dispatcher"].targetoptions.items()
+        config.OPT = type(full)(min(full, 1)) if inside else full
 
     def on_end(self, event: Event) -> None:
-        self.depth -= 1
-        if self.depth == 0 and self.was_on:
+        collects, config.OPT = self.before.pop()
+        if collects:
             gc.enable()
 
 
-register("numba:compile", _WithoutCollector())
+register("numba:compile", _Compiling())
 
 # -- arithmetic ---------------------------------------------------------------------------------
 
