@@ -30,6 +30,7 @@ from ncp.inference.mcmc.density import DensitySweeper
 from ncp.inference.mcmc.gibbs import gibbs, neal8
 from ncp.inference.mcmc.metropolis import independence_mh
 from ncp.inference.mcmc.prior_tables import PriorTables, prior_tables
+from ncp.inference.mcmc.sweeper import Sweeper
 from ncp.partitions import bell_number
 from tests.small_models import PRIORS
 
@@ -58,6 +59,19 @@ def n_clusters(labels: np.ndarray) -> np.ndarray:
     """One-hot K: (..., N) -> (..., N)."""
     k = np.arange(1, labels.shape[-1] + 1)
     return np.asarray(labels.max(-1)[..., None] + 1 == k, dtype=float)
+
+
+@pytest.mark.parametrize("likelihood", CONJUGATE, ids=repr)
+def test_moves_of_many_rows_are_sweeps_of_each(likelihood: Likelihood, seed: int) -> None:
+    mixture = Mixture(CRP(1.0), likelihood)
+    x = data(mixture, 15, seed)
+    sweeper = collapsed.collapsed_sweeper(x, mixture, n_jumps=3)
+    before = np.stack([np.zeros(15, int), np.arange(15), np.arange(15) // 4])
+    kept, rng, same = before.copy(), np.random.default_rng(seed), np.random.default_rng(seed)
+    after = sweeper.move(before, rng)
+    assert np.array_equal(before, kept)
+    assert np.array_equal(after, Sweeper.move(sweeper, before, same))
+    assert not np.array_equal(after, before)
 
 
 def largest_z(chains: Chains, truth: ExactPosterior) -> float:
