@@ -66,11 +66,8 @@ class Sweeper(ABC):
     def move(self, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Each row of canonical labels (R, N) after one sweep of its own."""
         rngs = [rng] * len(labels)  # one row after the other: a generator will do for all
-        after, log_joint = (
-            np.empty((len(labels), 1, labels.shape[1]), np.int64),
-            np.empty(len(labels)),
-        )
-        self.run(self.start(labels, rngs), Sweeps(0, 1, after, log_joint[:, None]), rngs)
+        after, log_joint = np.empty_like(labels)[:, None], np.empty((len(labels), 1))
+        self.run(self.start(labels, rngs), Sweeps(0, 1, after, log_joint), rngs)
         return after[:, 0]
 
     def acceptance(self, state: Any) -> np.ndarray | None:
