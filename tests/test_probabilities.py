@@ -52,15 +52,21 @@ CLOUDS: dict[str, Draw] = {
 }
 
 
-@pytest.mark.parametrize("kind", CLOUDS)
+MISSED = pytest.mark.xfail(strict=True, reason="16 of 20 with the weights that ship")
+
+
 @pytest.mark.parametrize(
-    "n_tables", [10, pytest.param(20, marks=pytest.mark.slow)], ids=["fast", "slow"]
+    ("kind", "n_tables"),
+    [(kind, 10) for kind in CLOUDS]
+    + [
+        pytest.param(kind, 20, marks=[pytest.mark.slow, *([MISSED] if "missing" in kind else [])])
+        for kind in CLOUDS
+    ],
 )
 def test_one_cloud_is_one_cluster(kind: str, n_tables: int) -> None:
     tables = [CLOUDS[kind](np.random.default_rng(100 + seed)) for seed in range(n_tables)]
     found = cluster_many(tables, seed=0)
-    share = 0.8 if "missing" in kind else 0.9  # the weights that ship have 16 of 20 there
-    assert sum(one.n_clusters == 1 for one in found) >= int(share * n_tables)
+    assert sum(one.n_clusters == 1 for one in found) >= int(0.9 * n_tables)
 
 
 def prior_tables(n_tables: int, most: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
