@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ncp.generative import ring as ring_module
 from ncp.generative.gaussian import GaussianKnownVariance
 from ncp.generative.laplace import LaplaceNoise
 from ncp.generative.likelihood import DensityLikelihood
@@ -51,6 +52,29 @@ def test_the_marginal_of_a_ring_is_its_integral(n: int, seed: int) -> None:
     x = points(RING, n, seed)
     expected = integrals(RING, x.numpy(), np.ones((1, n), dtype=bool))[0]
     assert_unbiased(estimates(RING, x, seed), expected, slack=0.01)  # of the grid
+
+
+@pytest.mark.parametrize(("grid", "near"), [(1.0, 0.1), (0.3, 0.015)])
+def test_marginals_of_all_sets_of_points(
+    grid: float, near: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finer the grid, the closer."""
+    monkeypatch.setattr(ring_module, "EDGE", grid * ring_module.EDGE)
+    monkeypatch.setattr(ring_module, "RADII", grid * ring_module.RADII)
+    generator = torch.Generator().manual_seed(seed)
+    x = Mixture(CRP(0.5), RING).sample(3, 6, generator=generator).x.double()
+    n_points = torch.tensor([6, 4, 1])
+    found = RING.log_subset_marginals(x, n_points)
+    assert found.shape == (3, 64)
+    assert bool((found[:, 0] == 0).all())
+    for points, n, row in zip(x, n_points.tolist(), found, strict=True):
+        sets = torch.arange(1, 2**n)
+        members = (sets[:, None] >> torch.arange(n)) % 2 == 1
+        expected = torch.as_tensor(integrals(RING, points[:n].numpy(), members.numpy()))
+        apart = members.double() @ expected[members.sum(1) == 1]  # each on a ring of its own
+        likely = expected > apart - 5
+        assert int(likely.sum()) >= n
+        torch.testing.assert_close(row[sets][likely], expected[likely], atol=near, rtol=0)
 
 
 def test_points_on_a_short_arc_have_rings_on_both_sides(seed: int) -> None:

@@ -1,9 +1,10 @@
 """Observation models: p(mu_k) and p(x_i | mu_{c_i}).
 
 Every likelihood can be sampled: parameters of a cluster from their prior, then the points of the
-cluster. Two more abilities are optional. A *density* likelihood evaluates p(x | mu). A
-*conjugate* one integrates the parameters out: with additive sufficient statistics T(x) of one
-point, the marginal likelihood of a cluster depends on its points only through their sum,
+cluster. More abilities are optional. A *density* likelihood evaluates p(x | mu); an *integrable*
+one also the marginals of a few points, which gives training exact targets. A *conjugate* one
+integrates the parameters out: with additive sufficient statistics T(x) of one point, the marginal
+likelihood of a cluster depends on its points only through their sum,
 
     p(x_k) = int dmu p(mu) prod_{i in k} p(x_i | mu) = m(sum_{i in k} T(x_i)),
 
@@ -32,6 +33,7 @@ __all__ = [
     "LOG_2PI",
     "ConjugateLikelihood",
     "DensityLikelihood",
+    "IntegrableLikelihood",
     "Likelihood",
     "check_dim",
     "likelihood_from_dict",
@@ -195,6 +197,24 @@ class DensityLikelihood(Likelihood):
     ) -> Float64[Tensor, "c m"]:
         """The log density of `propose_parameters`."""
         return self.log_prior(parameters)
+
+
+class IntegrableLikelihood(DensityLikelihood):
+    """A likelihood that integrates the parameters of a few points out, in whatever way."""
+
+    @abstractmethod
+    def log_subset_marginals(
+        self, x: Float64[Tensor, "b n *event"], n_points: Int64[Tensor, " b"]
+    ) -> Float64[Tensor, "b subsets"]:
+        """log int dmu p(mu) prod_{i in S} p(x_i | mu) for every set S of points.
+
+        Args:
+            x: points of shape (B, N, *event), N small.
+            n_points: how many of them count, of shape (B,).
+
+        Returns:
+            Finite numbers of shape (B, 2^N); point i is bit i of the set's number.
+        """
 
 
 class ConjugateLikelihood(Likelihood):

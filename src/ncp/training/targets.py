@@ -12,6 +12,9 @@ child's weight is its parent's times
     p(c | counts) p(x_i | cluster c)         (conjugate: the predictive given the cluster's points)
     p(c | counts) p(x_i | mu_c)              (non-conjugate: given the sampled parameters)
 
+where a likelihood that integrates the parameters of a few points out conditions on those of large
+clusters only: as if conjugate, for all but these.
+
 Summing leaves upwards gives p(c_n | c_{1:n-1}, x) at every node of the realised path.
 """
 
@@ -23,7 +26,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood
+from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood, IntegrableLikelihood
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import Batch, GenerativeModel
 from ncp.generative.priors import Prior
@@ -33,6 +36,7 @@ from ncp.partitions import canonical
 __all__ = ["tail_targets"]
 
 LEAVES = 2**20  # of one sequence's tree of completions; a larger one gets a shorter tail
+INTEGRATED = 8  # points whose clusters' parameters are integrated out
 BLOCK = 2**18  # leaves of the trees that are grown at the same time
 
 
@@ -112,7 +116,10 @@ def _predictive(
     if isinstance(likelihood, ConjugateLikelihood):
         return _Conjugate(likelihood, x, labels, r)
     if isinstance(likelihood, DensityLikelihood) and parameters is not None:
-        return _Given(likelihood, x, labels, _in_order_of_appearance(parameters, along, labels), r)
+        parameters = _in_order_of_appearance(parameters, along, labels)
+        if isinstance(likelihood, IntegrableLikelihood) and r <= INTEGRATED:
+            return _Integrated(likelihood, x, labels, parameters, r)
+        return _Given(likelihood, x, labels, parameters, r)
     raise ValueError(
         "Expected a likelihood that is conjugate or has a density for rao_blackwell > 0 "
         f"but got {type(likelihood).__name__}"
@@ -179,6 +186,51 @@ class _Given(_Predictive):
 
     def descend(self, j: int, parent: Tensor, choice: Tensor) -> None:
         self.root = self.root[parent]
+
+
+class _Integrated(_Given):
+    """The parameters of large clusters are known, nodes carry the set of points of the others.
+
+    Which clusters are large is a matter of the labels before the tail: all but the smallest, as
+    many of them as have at most `INTEGRATED` points together with the tail.
+    """
+
+    def __init__(
+        self,
+        likelihood: IntegrableLikelihood,
+        x: Tensor,
+        labels: Tensor,
+        parameters: Tensor,
+        r: int,
+    ) -> None:
+        super().__init__(likelihood, x, labels, parameters, r)
+        n_slots = int(labels.max()) + 1 + r
+        before = labels[:, :-r]
+        size = torch.zeros(len(x), n_slots, dtype=torch.long)
+        size.scatter_add_(1, before, torch.ones_like(before))
+        ordered, by_size = size.sort(dim=1, stable=True)
+        fits = ordered.cumsum(1) + r <= INTEGRATED
+        self.small = torch.zeros_like(fits).scatter_(1, by_size, fits)
+        # the tail's points are the lowest bits
+        chosen = torch.cat((torch.ones_like(labels[:, -r:]), self.small.gather(1, before)), dim=1)
+        n_chosen = chosen.sum(1)
+        first = chosen.sort(dim=1, descending=True, stable=True).indices[:, : int(n_chosen.max())]
+        points = torch.cat((x[:, -r:], x[:, :-r]), dim=1)[torch.arange(len(x))[:, None], first]
+        self.log_marginal = likelihood.log_subset_marginals(points.double(), n_chosen)
+        bit = torch.where(chosen > 0, 2 ** (chosen.cumsum(1) - 1), 0)[:, r:]
+        self.members = torch.zeros_like(size).scatter_add_(1, before, bit)
+
+    def level(self, j: int, parent: Tensor, choice: Tensor) -> Float64[Tensor, " children"]:
+        members, root = self.members[parent, choice], self.root[parent]
+        small = self.small[root, choice]
+        grown = torch.where(small, members + 2**j, 0)
+        integrated = self.log_marginal[root, grown] - self.log_marginal[root, members]
+        return torch.where(small, integrated, super().level(j, parent, choice))
+
+    def descend(self, j: int, parent: Tensor, choice: Tensor) -> None:
+        super().descend(j, parent, choice)
+        self.members = self.members[parent]
+        self.members[torch.arange(len(parent)), choice] += 2**j
 
 
 def _in_order_of_appearance(
