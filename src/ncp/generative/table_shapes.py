@@ -6,7 +6,8 @@ and turns and stretches the whole. Many are in the manner of the collections on 
 methods are compared: a core in a shell, linked rings, touching diamonds, wings of growing density,
 bars in the form of an L, crescents of unequal density, groups inside an open circle; and of those
 whose clusters touch or cross: broken lines, crossing bars and rings, strands of a rope, the walls
-of a labyrinth, tiles; and of two such pictures side by side.
+of a labyrinth, tiles; and collages of all forms, one inside the other or not, and of two such
+pictures side by side.
 
 **Background.** Rows strewn over the picture belong to nothing. Where they lie among the rows of
 a cluster, nobody could tell them from it, and they have its label. The others have one common
@@ -300,6 +301,30 @@ def _scene(c: Labels, k: int, rng: Generator) -> Drawn:
     return z, 0.2 * float(np.median(size))
 
 
+def _collage(c: Labels, k: int, rng: Generator) -> Drawn:
+    """Objects and curves of all sizes in any place where they keep a gap: inside others too."""
+    ticks, tries = 25, 12
+    gap = rng.uniform(0.15, 0.6)
+    size = np.sort(np.exp(rng.normal(0.0, rng.uniform(0.2, 0.8), size=k)))[::-1]
+    room = rng.uniform(0.5, 1.2) * np.sqrt(np.square(size).sum())
+    form = rng.integers(len(_FORMS), size=k)
+    z, before = np.empty((c.size, 2)), np.empty((0, 2))
+    for j in range(k):
+        rows = np.flatnonzero(c == j)
+        turn = size[j] * np.linalg.qr(rng.standard_normal((2, 2)))[0]
+        one = _FORMS[form[j]](rows.size + ticks, rng) @ turn
+        centre = rng.uniform(-room, room, size=(tries, 1, 2))
+        apart = np.full(tries, gap)
+        if j > 0:
+            x, y = np.moveaxis((centre + one[rows.size :])[:, :, None] - before, -1, 0)
+            apart = np.sqrt((x * x + y * y).min((1, 2)))
+        # the first place that keeps the gap, or the one that does best
+        here = centre[(apart >= gap).argmax() if (apart >= gap).any() else apart.argmax()]
+        z[rows] = here + one[: rows.size]
+        before = np.concatenate((before, here + one[rows.size :]))
+    return z, gap
+
+
 def _apart(candidates: Array) -> Array:
     """Of m candidate curves (K, m, T, 2) one each: the one farthest from those before."""
     chosen = [candidates[0, 0]]
@@ -338,7 +363,7 @@ def _worms(c: Labels, k: int, rng: Generator) -> Drawn:
     return z, float(np.clip(0.8 * _closest(curves), 0.4, 1.0))  # some cross
 
 
-def _outline(form: int, u: Array, rng: Generator) -> Array:
+def _outline(form: int, u: Array) -> Array:
     """Points of a closed line around the origin: a circle, a square, a diamond."""
     ring = _circle(2 * np.pi * u)
     if form == 0:
@@ -354,7 +379,7 @@ def _faces(c: Labels, k: int, rng: Generator) -> Drawn:
     z = np.empty((c.size, 2))
     for j in range(n_lines):
         rows = np.flatnonzero(c == j)
-        z[rows] = (1.0 - 0.3 * j) * _outline(form, rng.random(rows.size), rng)
+        z[rows] = (1.0 - 0.3 * j) * _outline(form, rng.random(rows.size))
     inner = (1.0 - 0.3 * (n_lines - 1)) * rng.uniform(0.45, 0.6)
     n_inside = k - n_lines
     place = inner * _circle(2 * np.pi * (rng.random() + np.arange(n_inside) / max(n_inside, 1)))
@@ -427,7 +452,7 @@ def _labyrinth(c: Labels, k: int, rng: Generator) -> Drawn:
     u = cut[line] + (half + gap[line] + (1.0 - 2.0 * gap[line]) * _along(c, rng)) / halves
     form = 1 if rng.random() < 0.7 else 0
     inner = rng.uniform(0.4, 1.2)
-    return (inner + line)[:, None] * _outline(form, u, rng), 0.7
+    return (inner + line)[:, None] * _outline(form, u), 0.7
 
 
 def _tiles(c: Labels, k: int, rng: Generator) -> Drawn:
@@ -501,6 +526,26 @@ _OBJECTS = (
     _object_triangle,
 )
 
+
+def _form_line(n: int, rng: Generator) -> Array:
+    """A straight line, a wave or a parabola."""
+    u = rng.uniform(-1.0, 1.0, size=n)
+    bent = rng.uniform(0.0, 0.8) * np.sin(rng.uniform(1.0, 6.0) * u) if rng.random() < 0.5 else u**2
+    return np.stack((u, bent * rng.choice((0.0, 1.0, 1.0))), axis=1)
+
+
+def _form_spiral(n: int, rng: Generator) -> Array:
+    u = rng.uniform(0.2, 1.0, size=n)
+    return u[:, None] * _circle(2 * np.pi * rng.uniform(0.5, 1.5) * u)
+
+
+def _form_outline(n: int, rng: Generator) -> Array:
+    """The outline of a rectangle or a diamond."""
+    return _outline(int(rng.integers(1, 3)), rng.random(n)) * [1.0, rng.uniform(0.3, 1.0)]
+
+
+_FORMS = (*_OBJECTS, _object_ring, _object_arc, _form_line, _form_spiral, _form_outline)
+
 PICTURES = (
     Shape(_moons, 2, 6, 0.10),
     Shape(_rings, 1, 5, 0.11),
@@ -525,6 +570,7 @@ PICTURES = (
     Shape(_strands, 1, 4, 0.08),
     Shape(_labyrinth, 1, 6, 0.06),
     Shape(_tiles, 2, 9, 0.09),
+    Shape(_collage, 1, 12, 0.40),
 )
 PLANE = tuple(s for s in PICTURES if s.draw not in (_shells, _linked, _balls, _strands))
 SHAPES = (*PICTURES, Shape(_two_pictures, 2, 10, 0.15))
