@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ncp.generative.laplace import LaplaceNoise as LaplaceNoise
     from ncp.generative.likelihood import ConjugateLikelihood as ConjugateLikelihood
     from ncp.generative.likelihood import DensityLikelihood as DensityLikelihood
+    from ncp.generative.likelihood import IntegrableLikelihood as IntegrableLikelihood
     from ncp.generative.likelihood import Likelihood as Likelihood
     from ncp.generative.mixture import Mixture as Mixture
     from ncp.generative.model import GenerativeModel as GenerativeModel
@@ -53,7 +54,12 @@ _HOMES = {
     "generative.gaussian_family": ("GaussianFamily",),
     "generative.labelled": ("LabelledArrays",),
     "generative.laplace": ("LaplaceNoise",),
-    "generative.likelihood": ("ConjugateLikelihood", "DensityLikelihood", "Likelihood"),
+    "generative.likelihood": (
+        "ConjugateLikelihood",
+        "DensityLikelihood",
+        "IntegrableLikelihood",
+        "Likelihood",
+    ),
     "generative.mixture": ("Mixture",),
     "generative.model": ("GenerativeModel",),
     "model": ("NCP", "load"),
