@@ -101,7 +101,7 @@ def test_targets_of_densities_are_the_conditionals_of_all_completions(
     generator: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tail, "INTEGRATED", integrated)
+    monkeypatch.setattr(Ring, "few", integrated)
     n = 6
     mixture = Mixture(prior, likelihood)
     batch, orders = drawn(mixture, n, 2, generator)

@@ -23,6 +23,7 @@ RADII = 0.7  # step of the radius
 EDGE = 0.85  # of the centre, in each direction
 TABLE = 1 / 60  # of the distances at which densities are tabulated
 REACH = 4.5  # what is farther from its circle is not on it
+FINE = 60  # a largest radius that needs too fine a grid
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class Ring(IntegrableLikelihood):
                 f"Expected radius to be 0 <= smallest < largest but got {self.radius!r}"
             )
         object.__setattr__(self, "radius", bounds)
+
+    @property
+    def few(self) -> int:  # type: ignore[override]
+        return 8 if self.radius[1] < FINE * self.noise_sd else 0
 
     @property
     def event_shape(self) -> tuple[int, ...]:

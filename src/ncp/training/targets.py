@@ -36,7 +36,6 @@ from ncp.partitions import canonical
 __all__ = ["tail_targets"]
 
 LEAVES = 2**20  # of one sequence's tree of completions; a larger one gets a shorter tail
-INTEGRATED = 8  # points whose clusters' parameters are integrated out
 BLOCK = 2**18  # leaves of the trees that are grown at the same time
 
 
@@ -117,7 +116,7 @@ def _predictive(
         return _Conjugate(likelihood, x, labels, r)
     if isinstance(likelihood, DensityLikelihood) and parameters is not None:
         parameters = _in_order_of_appearance(parameters, along, labels)
-        if isinstance(likelihood, IntegrableLikelihood) and r <= INTEGRATED:
+        if isinstance(likelihood, IntegrableLikelihood) and r <= likelihood.few:
             return _Integrated(likelihood, x, labels, parameters, r)
         return _Given(likelihood, x, labels, parameters, r)
     raise ValueError(
@@ -192,7 +191,7 @@ class _Integrated(_Given):
     """The parameters of large clusters are known, nodes carry the set of points of the others.
 
     Which clusters are large is a matter of the labels before the tail: all but the smallest, as
-    many of them as have at most `INTEGRATED` points together with the tail.
+    many of them as have, together with the tail, few enough points.
     """
 
     def __init__(
@@ -209,7 +208,7 @@ class _Integrated(_Given):
         size = torch.zeros(len(x), n_slots, dtype=torch.long)
         size.scatter_add_(1, before, torch.ones_like(before))
         ordered, by_size = size.sort(dim=1, stable=True)
-        fits = ordered.cumsum(1) + r <= INTEGRATED
+        fits = ordered.cumsum(1) + r <= likelihood.few
         self.small = torch.zeros_like(fits).scatter_(1, by_size, fits)
         # the tail's points are the lowest bits
         chosen = torch.cat((torch.ones_like(labels[:, -r:]), self.small.gather(1, before)), dim=1)
