@@ -200,13 +200,12 @@ class DensityLikelihood(Likelihood):
 
 
 class IntegrableLikelihood(DensityLikelihood):
-    """A likelihood that integrates the parameters of a few points out, in whatever way.
+    """A likelihood that integrates the parameters of a few points out, in whatever way."""
 
-    Attributes:
-        few: of how many points that is cheap enough to be done all the time.
-    """
-
-    few: int = 8
+    @property
+    @abstractmethod
+    def few(self) -> int:
+        """Of how many points that is cheap enough to be done all the time."""
 
     @abstractmethod
     def log_subset_marginals(

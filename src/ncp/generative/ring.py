@@ -66,7 +66,7 @@ class Ring(IntegrableLikelihood):
         object.__setattr__(self, "radius", bounds)
 
     @property
-    def few(self) -> int:  # type: ignore[override]
+    def few(self) -> int:
         return 8 if self.radius[1] < FINE * self.noise_sd else 0
 
     @property
