@@ -41,7 +41,12 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ncp.generative.likelihood import ConjugateLikelihood, DensityLikelihood, Likelihood
+from ncp.generative.likelihood import (
+    ConjugateLikelihood,
+    DensityLikelihood,
+    IntegrableLikelihood,
+    Likelihood,
+)
 from ncp.generative.mixture import Mixture
 from ncp.generative.model import Batch, GenerativeModel, draw_size
 from ncp.generative.priors import Prior
@@ -247,6 +252,8 @@ def stacked(mixtures: Sequence[Mixture], sizes: Sequence[int]) -> Mixture:
     kind = _StackedLikelihood
     if all(isinstance(likelihood, ConjugateLikelihood) for likelihood in likelihoods):
         kind = _StackedConjugate
+    elif all(isinstance(likelihood, IntegrableLikelihood) for likelihood in likelihoods):
+        kind = _StackedIntegrable
     elif all(isinstance(likelihood, DensityLikelihood) for likelihood in likelihoods):
         kind = _StackedDensity
     index = torch.arange(len(mixtures))
@@ -349,6 +356,17 @@ class _StackedDensity(_StackedLikelihood, DensityLikelihood):
         self, x: Float[Tensor, "b n *event"], parameters: Float64[Tensor, "b k p"]
     ) -> Float64[Tensor, "b n k"]:
         return self._each(lambda part, x, p: part.log_density(x, p), x, parameters)
+
+
+class _StackedIntegrable(_StackedDensity, IntegrableLikelihood):
+    @property
+    def few(self) -> int:
+        return min(part.few for part in self.parts if isinstance(part, IntegrableLikelihood))
+
+    def log_subset_marginals(
+        self, x: Float64[Tensor, "b n *event"], n_points: Int64[Tensor, " b"]
+    ) -> Float64[Tensor, "b subsets"]:
+        return self._each(lambda part, x, n: part.log_subset_marginals(x, n), x, n_points)
 
 
 class _StackedConjugate(_StackedDensity, ConjugateLikelihood):
