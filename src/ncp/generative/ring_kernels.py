@@ -17,6 +17,29 @@ IntArray = NDArray[Any]
 
 
 @njit
+def _add_sets(
+    density: FloatArray,
+    other: IntArray,
+    step: IntArray,
+    product: FloatArray,
+    bits: IntArray,
+    out: FloatArray,
+) -> None:
+    """Add to `out` the sums over radii of all sets of the first point and some of the others."""
+    n_done = 1
+    for t in range(len(other)):
+        row = density[step[t]]
+        for s in range(n_done):
+            total = 0.0
+            for r in range(len(row)):
+                product[n_done + s, r] = product[s, r] * row[r]
+                total += product[n_done + s, r]
+            bits[n_done + s] = bits[s] | 1 << other[t]
+            out[bits[n_done + s]] += total
+        n_done *= 2
+
+
+@njit
 def subset_sums(
     x: FloatArray,
     n_points: IntArray,
@@ -73,15 +96,5 @@ def subset_sums(
                     if n_others == 0:
                         continue
                     product[0] = prior * density[own]
-                    n_done = 1  # sets of the others so far
-                    for t in range(n_others):
-                        row = density[step[t]]
-                        for s in range(n_done):
-                            total = 0.0
-                            for r in range(n_radii):
-                                product[n_done + s, r] = product[s, r] * row[r]
-                                total += product[n_done + s, r]
-                            bits[n_done + s] = bits[s] | 1 << other[t]
-                            out[b, bits[n_done + s]] += total
-                        n_done *= 2
+                    _add_sets(density, other[:n_others], step[:n_others], product, bits, out[b])
     return out
