@@ -26,14 +26,14 @@ from ncp.model import NCP
 from ncp.network.blocks import PReLU
 from ncp.network.encoder import MLPEncoder
 from ncp.network.layout import candidates_per_row
-from ncp.network.network import CHUNK, NetworkSpec
+from ncp.network.network import NetworkSpec
 from ncp.training.data import Sequences
 from ncp.training.loss import accumulate
 from ncp.training.recipe import Recipe
 
 RECIPE = Path(__file__).resolve().parents[1] / "experiments" / "gaussian-2d.toml"
 N_DATASETS, N_ORDERS, N, K = 48, 8, 50, 4
-PRODUCTS = 9
+PRODUCTS, ROWS = 9, 4096  # so many rows at a time stay in the cache
 PUBLISHED_TURNS = 2  # it is slow
 TIMES_FASTER, SLIM_FASTER, TIMES_PRODUCTS = 15, 40, 2.5  # the goals
 
@@ -107,11 +107,11 @@ def published_loss(model: NCP, x: Tensor, labels: Tensor) -> Tensor:
 def bare_products(n_candidates: int) -> Callable[[], None]:
     weights = [torch.randn(128, 128) for _ in range(PRODUCTS)]
     gradients = [torch.zeros(128, 128) for _ in range(PRODUCTS)]
-    layers = [torch.randn(CHUNK, 128) for _ in range(PRODUCTS + 1)]
+    layers = [torch.randn(ROWS, 128) for _ in range(PRODUCTS + 1)]
 
     def run() -> None:
-        for start in range(0, n_candidates, CHUNK):
-            rows = [layer[: min(CHUNK, n_candidates - start)] for layer in layers]
+        for start in range(0, n_candidates, ROWS):
+            rows = [layer[: min(ROWS, n_candidates - start)] for layer in layers]
             for i, weight in enumerate(weights):
                 torch.mm(rows[i], weight, out=rows[i + 1])
             for i in reversed(range(PRODUCTS)):

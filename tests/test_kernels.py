@@ -153,14 +153,16 @@ def test_the_torch_tree_gives_the_same_samples(
 # -- parts of the kernels ------------------------------------------------------------------------
 
 
-def one_pair(model: NCP, sums: Tensor, point: Tensor, rest: Tensor, v: Tensor) -> np.ndarray:
+def one_pair(
+    model: NCP, sums: Tensor, point: Tensor, rest: Tensor, v: tuple[Tensor, Tensor]
+) -> np.ndarray:
     """V times the pair features, by the kernels, of one cluster and one point."""
     tree = both_trees(model)[0]
     space = tree._workspace(ncp.sampling.compiled_tree._Room(1, 1, 1, 1), np.dtype(np.float64))
     arena = np.zeros((2, 1, model.n_sums))
     arena[1, 0] = sums
     base = np.zeros(model.spec.f.width)
-    w_code, w_cluster = pair_weights(v, tree.weights.codes)
+    w_code, w_cluster = pair_weights(*v, tree.weights.codes)
     w = tree.weights._replace(w_code=w_code)
     space.folded[w.codes :] = w_cluster
     _join(w, arena, 1, space.g_hat, point.numpy(), base, rest.numpy(), 1, space)
@@ -185,14 +187,18 @@ def test_pair_features_are_those_of_torch_and_of_the_definition(
     own = features.summands(z, x[:, : features.coordinates])
     table = torch.cat([torch.randn(n, width, generator=generator).double(), own], 1)
     sums, rest = table[:size].sum(0), z[size + 1 :].mean(0)
-    in_torch = features.of_pair(sums[None, width:], own[size : size + 1], rest[None])[0]
     v = torch.randn(model.spec.f.width, features.n_pair, generator=generator).double()
-    compiled = one_pair(model, sums, table[size], rest, v)
-    np.testing.assert_allclose(compiled, v @ in_torch, rtol=1e-11, atol=1e-11)
+    parts = features.parts(v)
+    means, alone = features.of_cluster(sums[None, width:])
+    pair = torch.cat(features.of_pair(means, own[size : size + 1], rest[None]), 1)
+    in_torch = parts[0] @ alone[0] + parts[1] @ pair[0]
+    compiled = one_pair(model, sums, table[size], rest, parts)
+    np.testing.assert_allclose(compiled, in_torch, rtol=1e-11, atol=1e-11)
     literal = pair_features(model, x, list(z), list(range(size)), size)
     np.testing.assert_allclose(compiled, v @ literal, rtol=1e-9, atol=1e-9)
-    nothing = features.of_pair(torch.zeros_like(sums)[None, width:], own[:1], rest[None])
-    assert not nothing.any()
+    means, alone = features.of_cluster(torch.zeros_like(sums)[None, width:])
+    assert not alone.any()
+    assert not torch.cat(features.of_pair(means, own[:1], rest[None]), 1).any()
 
 
 @njit

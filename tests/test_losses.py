@@ -341,6 +341,11 @@ def test_pairwise_loss_is_the_cross_entropy_of_same_cluster(generator: torch.Gen
                 terms.append(-torch.nn.functional.logsigmoid(sign * logit))
     expected = torch.stack(terms).mean() * 2 * 5
     torch.testing.assert_close(pairwise_loss(h, data), expected)
+    of_ours, of_definition = (
+        torch.autograd.grad(loss, h, retain_graph=True)[0]
+        for loss in (pairwise_loss(h, data), expected)
+    )
+    torch.testing.assert_close(of_ours, of_definition)
     more = objective(model, data, pairwise=1.0).loss - objective(model, data).loss
     torch.testing.assert_close(more, expected)
     # Probabilities of pairs take the place of the sampled labels.

@@ -69,9 +69,9 @@ from ncp.partitions import as_tensor, canonical, check_labels, check_unmasked
 
 __all__ = ["Network", "NetworkSpec", "Points", "check_memory"]
 
-# Candidates evaluated at once: the activations of a chunk stay in the cache, which is worth a
-# factor of two over one long list.
-CHUNK = 4096
+# Candidates evaluated at once: a layer's activations of so many stay in the cache. Of fewer, the
+# hundreds of operations of a pass take longer than their arithmetic.
+CHUNK = 16384
 PAIRS = 2**20  # of points encoded at once, for the same reason
 LARGEST_EVENT = 2**18  # numbers of one observation; a header may come from a stranger
 SEES = ("G", "Q", "point", "candidate", "pairs")
@@ -190,13 +190,15 @@ class Folded(NamedTuple):
 
     w_u: Tensor  # (g.width, d_h)         W_1: from h to g's first layer
     b_u: Tensor  # (g.width,)             b_1
-    w_gc: Tensor  # (2 f.width, g.width)  V_G W_L over V_C W_L
-    b_gc: Tensor  # (2 f.width,)          V_G b_L, V_C b_L
+    w_g: Tensor  # (f.width, g.width)     V_G W_L
+    b_g: Tensor  # (f.width,)             V_G b_L
+    w_c: Tensor | None  # (f.width, g.width)  V_C W_L
     w_q: Tensor  # (f.width, d_q)         V_Q
     w_h: Tensor | None  # (f.width, d_h)  V_h
-    w_pair: Tensor | None  # (f.width, n_pair)   V_A
+    w_cluster: Tensor | None  # (f.width, .)  V_A: of the cluster alone
+    w_pair: Tensor | None  # (f.width, .)     V_A: of cluster and point
     w_point: Tensor | None  # (f.width, n_point) V_P
-    b_f: Tensor  # (f.width,)             b: the bias of f's first layer
+    b_f: Tensor  # (f.width,)             b + V_C b_L: the bias of f's first layer
 
 
 class Points(NamedTuple):
@@ -269,17 +271,22 @@ class Network(nn.Module):
         into_f = cast(nn.Linear, self.f[0])
         sizes = self.spec.f_inputs()
         v = dict(zip(sizes, torch.split(into_f.weight, list(sizes.values()), 1), strict=True))
-        v_gc = torch.cat([v["G"], v.get("candidate", torch.zeros_like(v["G"]))])
+        v_c = v.get("candidate")
+        w_cluster, w_pair = None, None
+        if self.pair_features is not None:
+            w_cluster, w_pair = self.pair_features.parts(v["pairs"])
         return Folded(
             w_u=first.weight,
             b_u=first.bias,
-            w_gc=v_gc @ last.weight,
-            b_gc=v_gc @ last.bias,
+            w_g=v["G"] @ last.weight,
+            b_g=v["G"] @ last.bias,
+            w_c=None if v_c is None else v_c @ last.weight,
             w_q=v["Q"],
             w_h=v.get("point"),
-            w_pair=v.get("pairs"),
+            w_cluster=w_cluster,
+            w_pair=w_pair,
             w_point=v["points"] if self.pair_features else None,
-            b_f=into_f.bias,
+            b_f=into_f.bias if v_c is None else into_f.bias + v_c @ last.bias,
         )
 
     def encode(
@@ -353,14 +360,17 @@ class Network(nn.Module):
 
     # -- the fused scorer ------------------------------------------------------------------------
 
-    def embed(
+    def into_g(
         self, u: Float[Tensor, "rows width"], size: Float[Tensor, "rows 1"], folded: Folded
     ) -> Float[Tensor, "rows width"]:
-        """g between its first and its last linear layer, of clusters by their sums and sizes."""
+        """g after its first linear layer, of clusters of some size by their sums."""
         if self.log_size is None:
-            v = u + folded.b_u
-        else:
-            v = torch.addcmul(folded.b_u, u, size.reciprocal()) + self.log_size(size.log())
+            return u + folded.b_u
+        of_size: Tensor = self.log_size(size.log())
+        return torch.addcmul(of_size + folded.b_u, u, size.reciprocal())
+
+    def embed(self, v: Float[Tensor, "rows width"]) -> Float[Tensor, "rows width"]:
+        """g between its first and its last linear layer."""
         inner: Tensor = self.g[1:-1](v)
         return inner
 
@@ -397,23 +407,32 @@ class Network(nn.Module):
 
     def first_layer(
         self,
-        join: Float[Tensor, "rows two_widths"],
-        total: Float[Tensor, "rows width"],
-        n_clusters: Float[Tensor, "rows 1"],
+        rest: Float[Tensor, "rows width"],
+        inner: Float[Tensor, "rows g_width"],
+        g_sum: Float[Tensor, "rows width"],
+        n_clusters: Int[Tensor, " rows"],
+        seen: list[Float[Tensor, "rows _"]],
+        folded: Folded,
     ) -> Float[Tensor, "rows width"]:
-        """The part of y in G and in the candidate.
+        """f's first layer y of candidates.
 
         Args:
-            join: ĝ(H_k + h_n) and V_C g(H_k + h_n), side by side.
-            total: S(n) - ĝ(H_k).
+            rest: what is the point's alone and the cluster's alone.
+            inner: what `embed` gives of the cluster with the point in it.
+            g_sum: S(n) - ĝ(H_k) + ĝ(H_k + h_n).
             n_clusters: K', the number of clusters once the point has joined.
+            seen: of cluster and point, or nothing.
         """
-        width = self.spec.f.width
-        g_total = total + join[:, :width]
-        if self.log_numbers is not None:
-            of_k = self.log_numbers.weight[:, 0]
-            g_total = g_total / n_clusters + n_clusters.log() * of_k
-        return g_total + join[:, width:]
+        weights = [] if folded.w_pair is None else [folded.w_pair]
+        if self.log_numbers is None:
+            y = rest + g_sum
+        else:
+            k = n_clusters[:, None].to(g_sum.dtype)
+            y = torch.addcmul(rest, g_sum, k.reciprocal())
+            seen, weights = [*seen, k.log()], [*weights, self.log_numbers.weight[:, :1]]
+        if folded.w_c is not None:
+            y = torch.addmm(y, inner, folded.w_c.T)
+        return torch.addmm(y, torch.cat(seen, 1), torch.cat(weights, 1).T) if seen else y
 
     def scores(
         self,
@@ -434,43 +453,47 @@ class Network(nn.Module):
         """
         plan = layout(labels, lengths)
         here = Points(*(table[index] for table in points))  # (S, N, ...)
-        w, width = self.spec.g.width, self.spec.f.width
+        w, width, pairs = self.spec.g.width, self.spec.f.width, self.pair_features
         joined = with_zero_row(prefix_sum(here.sums, plan.labels))  # sums, the last point here
         # u and the rest apart: the gradient of a part of a table is as large as the table
         u, own = torch.split(here.sums.flatten(0, 1), [w, self.n_sums - w], 1)
         joined_u, joined_own = torch.split(joined, [w, self.n_sums - w], 1)
         size = joined_own[:, -1:].detach() + 1
+        start = self.into_g(joined_u, size, folded)  # but for the point that joins
+        each = size.reciprocal() if self.log_size is not None else torch.ones_like(size)
         parts = list(zip(torch.split(plan.here, CHUNK), torch.split(plan.last, CHUNK), strict=True))
         inner = []
         for at, last in parts:
-            both = joined_u.index_select(0, last) + u.index_select(0, at)
-            inner.append(self.embed(both, size.index_select(0, last), folded))
-        join = torch.cat([torch.addmm(folded.b_gc, a, folded.w_gc.T) for a in inner])  # (M, 2 w)
+            joins = u.index_select(0, at)
+            v = torch.addcmul(start.index_select(0, last), joins, each.index_select(0, last))
+            inner.append(self.embed(v))
+        g = [torch.addmm(folded.b_g, a, folded.w_g.T) for a in inner]  # ĝ(H_k + h_n)
 
         where = plan.valid.view(-1).nonzero()[:, 0]
-        chosen = join.index_select(0, plan.chosen)[:, :width]
+        chosen = (g[0] if len(g) == 1 else torch.cat(g)).index_select(0, plan.chosen)
         zeros = chosen.new_zeros(len(joined), width)
-        g_hat = zeros.index_copy(0, where, chosen)  # of a cluster, its last point here
-        change = chosen - g_hat.index_select(0, plan.last.index_select(0, plan.chosen))
+        left = zeros.index_copy(0, where, -chosen)  # -ĝ of a cluster, its last point here
+        change = chosen + left.index_select(0, plan.last.index_select(0, plan.chosen))
         change = zeros[:-1].index_copy(0, where, change).view(*index.shape, width)
         before = (prefix_sum(change) - change).flatten(0, 1)  # S(n)
         base, rest = self._unassigned(here, plan.valid, lengths, folded)
-
+        means = of_cluster = None
+        if pairs is not None and folded.w_cluster is not None:
+            means, alone = pairs.of_cluster(joined_own)
+            of_cluster = alone @ folded.w_cluster.T
         scored = []
-        for (at, last), part, k in zip(
-            parts, torch.split(join, CHUNK), torch.split(plan.n_clusters, CHUNK), strict=True
+        for (at, last), a, g_hat, k in zip(
+            parts, inner, g, torch.split(plan.n_clusters, CHUNK), strict=True
         ):
-            total = before.index_select(0, at) - g_hat.index_select(0, last)
-            y = self.first_layer(part, total, k[:, None].to(total.dtype))
-            y = y + base.index_select(0, at)
-            if self.pair_features is not None and folded.w_pair is not None:
-                seen = self.pair_features.of_pair(
-                    joined_own.index_select(0, last),
-                    own.index_select(0, at),
-                    rest.index_select(0, at),
+            g_sum = before.index_select(0, at) + left.index_select(0, last) + g_hat
+            known, seen = base.index_select(0, at), []
+            if pairs is not None and means is not None and of_cluster is not None:
+                known = known + of_cluster.index_select(0, last)
+                of_k, point, others = (
+                    table.index_select(0, i) for table, i in ((means, last), (own, at), (rest, at))
                 )
-                y = torch.addmm(y, seen, folded.w_pair.T)
-            scored.append(self.logit(y))
+                seen = pairs.of_pair(of_k, point, others)
+            scored.append(self.logit(self.first_layer(known, a, g_sum, k, seen, folded)))
         logits = torch.cat(scored)
         padded = logits.new_full(plan.candidate.shape, -torch.inf)
         padded[..., 0] = 0.0  # what is not a position gets a finite row, for the gradient's sake

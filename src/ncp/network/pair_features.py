@@ -72,33 +72,54 @@ class PairFeatures:
             parts += [x, x.square().sum(-1, keepdim=True)]
         return torch.cat([*parts, torch.ones_like(codes[..., :1])], -1)
 
+    def parts(
+        self, w: Float[Tensor, "f n_pair"]
+    ) -> tuple[Float[Tensor, "f of_cluster"], Float[Tensor, "f of_pair"]]:
+        """f's weights for `of_cluster` and for `of_pair`.
+
+        The cosines with the point and with the rest are sums of products, so they go with these.
+        """
+        c, o = self.codes, self.octaves
+        alone, own, rest, cosines, size, near, far, spread = torch.split(
+            w, [c, c, c, 3, 1, o, o, o], 1
+        )
+        with_point, within, with_rest = torch.split(cosines, 1, 1)
+        scale = COSINE / c
+        products = [own + scale * with_point, rest + scale * with_rest]
+        return torch.cat([alone, within, size, spread], 1), torch.cat([*products, near, far], 1)
+
+    def of_cluster(
+        self, sums: Float[Tensor, "rows n_summands"]
+    ) -> tuple[Float[Tensor, "rows n_means"], Float[Tensor, "rows of_cluster"]]:
+        """Of clusters by their sums: the means that `of_pair` takes, and what f sees of them."""
+        c, d = self.codes, self.coordinates
+        size = sums[:, -1:].detach()
+        exists = size.clamp(max=1)
+        mean = sums[:, :-1] * size.clamp(min=1).reciprocal()
+        code = mean[:, :c]
+        seen = [code, COSINE * code.square().mean(1, keepdim=True), size.log1p()]
+        if self.octaves:
+            centre = mean[:, c : c + d]
+            spread = (mean[:, c + d] - centre.square().sum(1)).clamp(min=0)
+            seen += [in_octaves(spread, self.octaves).log1p() * exists]
+        return torch.cat([mean[:, : c + d], exists], 1), torch.cat(seen, 1)
+
     def of_pair(
         self,
-        sums: Float[Tensor, "rows n_summands"],
+        means: Float[Tensor, "rows n_means"],
         point: Float[Tensor, "rows n_summands"],
         unassigned: Float[Tensor, "rows C"],
-    ) -> Float[Tensor, "rows n_pair"]:
-        """Of clusters by their sums, points that may join them, the mean code of the rest."""
+    ) -> list[Float[Tensor, "rows _"]]:
+        """Of clusters by their means, points that may join them, the mean code of the rest: side
+        by side, what f sees."""
         c, d = self.codes, self.coordinates
-        codes, others = torch.split(sums, [c, sums.shape[1] - c], 1)
-        other, place = torch.split(point, [c, point.shape[1] - c], 1)
-        size = others[:, -1:].detach()
-        exists, each = size.clamp(max=1), size.clamp(min=1).reciprocal()
-        code = codes * each
-        products = [code * other, code * unassigned]
-        cosines = [
-            COSINE * product.mean(1, keepdim=True)
-            for product in (products[0], code * code, products[1])
-        ]
-        seen = [code, *products, *cosines, size.log1p()]
+        code, centre, exists = torch.split(means, [c, d, 1], 1)
+        other, place, _ = torch.split(point, [c, d, point.shape[1] - c - d], 1)
+        seen = [code * other, code * unassigned]
         if self.octaves:
-            mean = others[:, : d + 1] * each
-            centre = mean[:, :d]
-            apart = scaled_squares(centre, place[:, :d], self.octaves)
-            spread = (mean[:, d] - centre.square().sum(1)).clamp(min=0)
+            apart = scaled_squares(centre, place, self.octaves)
             seen += [apart.neg().exp() * exists, apart.log1p() * exists]
-            seen += [in_octaves(spread, self.octaves).log1p() * exists]
-        return torch.cat(seen, 1)
+        return seen
 
     def of_point(
         self,

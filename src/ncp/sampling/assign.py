@@ -85,7 +85,7 @@ class _Scorer:
     def _in_torch(self, points: Points, sums: Tensor, m: int) -> Float[Tensor, "1 K1"]:
         tree = TorchTree(self.network, self.folded)
         k = len(sums)
-        g_hat = tree._join(sums)[:, : tree.width]
+        _, g_hat = tree._join(sums)
         index = torch.arange(k, device=sums.device)
         one = index.new_ones(1)
         state = State(
@@ -99,10 +99,10 @@ class _Scorer:
             sums=sums,
             g_hat=g_hat,
         )
-        join = tree._join(torch.cat([sums + points.sums[m], points.sums[m : m + 1]]))
+        joined = tree._join(torch.cat([sums + points.sums[m], points.sums[m : m + 1]]))
         codes = 0 if self.network.pair_features is None else self.network.pair_features.codes
         rest = sums.new_zeros(codes)
-        return tree._score(state, join, points.sums[m], points.static[m], rest)[1]
+        return tree._score(state, *joined, points.sums[m], points.static[m], rest)[1]
 
 
 def _encode(network: Network, folded: Folded, x: Tensor, new: Tensor) -> tuple[Points, Points]:

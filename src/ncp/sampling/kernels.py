@@ -66,7 +66,7 @@ class Weights(NamedTuple):
     g_b: Array  # (hidden, g)
     g_slopes: Array  # (hidden + 1,)
     w_gc: Array  # (g, 2 f)
-    b_gc: Array  # (2 f,)
+    b_g: Array  # (f,)
     w_code: Array  # (3, codes, f) V_A of mean codes: alone, times the point's, times the others'
     w_cluster: Array  # (n, f) V_A of the other features of a cluster
     w_point: Array  # (codes + 2, f) V_P
@@ -233,9 +233,9 @@ def join_point(w, sums, side, g_hat, point, base, rest, n_clusters, s):
     _product(s.a, n, w.w_gc, s.join)
     for i in range(n):
         for j in range(width):
-            s.join[i, j] += w.b_gc[j]
+            s.join[i, j] += w.b_g[j]
             s.change[i, j] = s.join[i, j]
-            s.extra[i, j] = s.join[i, width + j] + w.b_gc[width + j] + base[j]
+            s.extra[i, j] = s.join[i, width + j] + base[j]
     for i in range(n_clusters):
         for j in range(width):
             s.change[i, j] -= g_hat[side, i, j]

@@ -68,7 +68,7 @@ class TorchTree:
             if stop[0]:
                 break
             step = child_keys(np.asarray(key), np.asarray(n - 1, np.uint64))
-            extended, join, refs, scores = self._look(state, points.sums[n], base[n], rest[n])
+            extended, g_hat, refs, scores = self._look(state, points.sums[n], base[n], rest[n])
             if rules.active:
                 state, scores, log_z[n] = obey(state, scores, rules, n, count, step, beam > 0)
                 if log_z[n] == -np.inf:
@@ -79,7 +79,7 @@ class TorchTree:
                 children = keep_best(scores, state.counts, state.log_q, beam)
             else:
                 children = split_counts(scores, state.counts, state.log_q, step)
-            state = self._step(state, extended, join, refs, children, int(rules.group[n]))
+            state = self._step(state, extended, g_hat, refs, children, int(rules.group[n]))
             history.append(children[:2])
             done[0] += 1
         done[0] += 1
@@ -95,7 +95,7 @@ class TorchTree:
 
     def _first(self, points: Points, count: int, rules: Rules) -> State:
         one = points.sums[:1]
-        g_hat = self._join(one)[:, : self.width]
+        _, g_hat = self._join(one)
         index = torch.zeros(1, dtype=torch.long, device=one.device)
         log_q = torch.zeros(1, dtype=widest(one.device), device=one.device)
         groups = torch.arange(len(rules.apart), device=one.device)
@@ -104,23 +104,27 @@ class TorchTree:
             index + count, log_q, log_q, placed, index + 1, g_hat, index[:, None], one, g_hat
         )
 
-    def _join(self, sums: Float[Tensor, "clusters n_sums"]) -> Float[Tensor, "clusters two_widths"]:
-        inner = self.network.embed(sums[:, : self.g_width], sums[:, -1:], self.folded)
-        return torch.addmm(self.folded.b_gc, inner, self.folded.w_gc.T)
+    def _join(
+        self, sums: Float[Tensor, "clusters n_sums"]
+    ) -> tuple[Float[Tensor, "clusters g_width"], Float[Tensor, "clusters width"]]:
+        """g of clusters, but for its last layer, and ĝ."""
+        v = self.network.into_g(sums[:, : self.g_width], sums[:, -1:], self.folded)
+        inner = self.network.embed(v)
+        return inner, torch.addmm(self.folded.b_g, inner, self.folded.w_g.T)
 
     def _look(
         self, state: State, point: Tensor, base: Tensor, rest: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every cluster with the next point in it, g of that, and log p of the choices."""
+        """Every cluster with the next point in it, ĝ of that, and log p of the choices."""
         extended = torch.cat([state.sums + point, point[None]])
-        join = self._join(extended)
-        return extended, join, *self._score(state, join, point, base, rest)
+        inner, g_hat = self._join(extended)
+        return extended, g_hat, *self._score(state, inner, g_hat, point, base, rest)
 
     def _step(
         self,
         state: State,
         extended: Tensor,
-        join: Tensor,
+        g_hat: Tensor,
         refs: Tensor,
         children: tuple[Tensor, Tensor, Tensor, Tensor],
         group: int,
@@ -129,7 +133,7 @@ class TorchTree:
         parent, choice, counts, log_q = children
         joined = refs[parent, choice]  # an existing cluster, or (past them) the point alone
         old = torch.cat([state.g_hat, state.g_hat.new_zeros(1, self.width)])
-        total = state.total[parent] + (join[:, : self.width] - old)[joined]
+        total = state.total[parent] + (g_hat - old)[joined]
         k = torch.maximum(state.k[parent], choice + 1)
         # References now run over [old arena, extended arena]; then only what is used is kept.
         n_old, slots = len(state.sums), torch.arange(int(k.max()), device=k.device)
@@ -139,38 +143,47 @@ class TorchTree:
         used, where = torch.unique(refs[real], return_inverse=True)
         refs = torch.zeros_like(refs).masked_scatter(real, where)
         sums = torch.cat([state.sums, extended])[used]
-        g_hat = torch.cat([state.g_hat, join[:, : self.width]])[used]
+        g_hat = torch.cat([state.g_hat, g_hat])[used]
         placed = state.placed[parent]
         if group >= 0:
             placed[:, group] = choice
         return State(counts, log_q, state.log_w[parent], placed, k, total, refs, sums, g_hat)
 
     def _score(
-        self, state: State, join: Tensor, point: Tensor, base: Tensor, rest: Tensor
+        self, state: State, inner: Tensor, g_hat: Tensor, point: Tensor, base: Tensor, rest: Tensor
     ) -> tuple[Int[Tensor, "rows K"], Float[Tensor, "rows K"]]:
         """Log-probabilities of each row's candidates, and which cluster each would join."""
         net, n_old = self.network, len(state.sums)
         slots = torch.arange(int(state.k.max()) + 1, device=state.k.device)
         refs = torch.nn.functional.pad(state.refs, (0, len(slots) - state.refs.shape[1]))
         refs = refs.where(slots < state.k[:, None], n_old)
-        pair = join.new_zeros(n_old + 1, self.width)
-        if net.pair_features is not None and self.folded.w_pair is not None:
-            own = point[self.g_width :].expand(n_old, -1)
-            seen = net.pair_features.of_pair(
-                state.sums[:, self.g_width :], own, rest.expand(n_old, -1)
-            )
-            pair[:n_old] = seen @ self.folded.w_pair.T
+        alone, pairs = self._pairs(state, point, rest)
         old = torch.cat([state.g_hat, state.g_hat.new_zeros(1, self.width)])
         row, slot = (slots <= state.k[:, None]).nonzero(as_tuple=True)
         parts = []
         for r, s in zip(torch.split(row, CHUNK), torch.split(slot, CHUNK), strict=True):
             c = refs[r, s]
-            k = torch.maximum(state.k[r], s + 1)[:, None].to(join.dtype)
-            y = net.first_layer(join[c], state.total[r] - old[c], k)
-            parts.append(net.logit(y + pair[c] + base))
-        scores = join.new_full(refs.shape, -torch.inf, dtype=widest(join.device))
+            k = torch.maximum(state.k[r], s + 1)
+            g_sum = state.total[r] - old[c] + g_hat[c]
+            seen = [part[c] for part in pairs]
+            y = net.first_layer(base + alone[c], inner[c], g_sum, k, seen, self.folded)
+            parts.append(net.logit(y))
+        scores = g_hat.new_full(refs.shape, -torch.inf, dtype=widest(g_hat.device))
         scores[row, slot] = torch.cat(parts).to(scores.dtype)
         return refs, scores.log_softmax(1)
+
+    def _pairs(
+        self, state: State, point: Tensor, rest: Tensor
+    ) -> tuple[Float[Tensor, "clusters width"], list[Float[Tensor, "clusters _"]]]:
+        """What f sees of clusters, weighted, and of these and the point; last, of no cluster."""
+        pairs, sums = self.network.pair_features, state.sums[:, self.g_width :]
+        sums = torch.cat([sums, torch.zeros_like(sums[:1])])
+        if pairs is None or self.folded.w_cluster is None:
+            return sums.new_zeros(len(sums), self.width), []
+        means, alone = pairs.of_cluster(sums)
+        own = point[self.g_width :].expand(len(sums), -1)
+        seen = pairs.of_pair(means, own, rest.expand(len(sums), -1))
+        return alone @ self.folded.w_cluster.T, seen
 
 
 def obey(

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ncp.network.blocks import PReLU, Residual
 from ncp.network.network import Folded, Network
-from ncp.network.pair_features import COSINE
 from ncp.sampling.kernels import Array, Weights
 
 __all__ = ["compiled_weights", "fold_once", "pair_weights"]
@@ -74,12 +73,14 @@ def _weights(network: Network, folded: Folded) -> Weights:
     spec, pairs = network.spec, network.pair_features
     g_w, g_b, g_slopes = _hidden(network.g, spec.g.width)
     f_w, f_b, f_slopes = _hidden(network.f, spec.f.width)
-    none = folded.b_f.new_zeros(spec.f.width, 3)
-    w_point = none[:, :0] if folded.w_point is None else folded.w_point
+    none = folded.b_f.new_zeros(spec.f.width, 0)
+    w_point = none if folded.w_point is None else folded.w_point
     codes = pairs.codes if pairs else 0
-    w_code, w_cluster = pair_weights(none if folded.w_pair is None else folded.w_pair, codes)
+    of_cluster, of_pair = (none if v is None else v for v in (folded.w_cluster, folded.w_pair))
+    w_code, w_cluster = pair_weights(of_cluster, of_pair, codes)
+    w_c = torch.zeros_like(folded.w_g) if folded.w_c is None else folded.w_c
     log_size = folded.b_u.new_zeros(spec.g.width)
-    log_k = log_rest = none[:, 0]
+    log_k = log_rest = torch.zeros_like(folded.b_f)
     if network.log_size is not None and network.log_numbers is not None:
         log_size = network.log_size.weight[:, 0]
         log_k, log_rest = network.log_numbers.weight.unbind(1)
@@ -89,8 +90,8 @@ def _weights(network: Network, folded: Folded) -> Weights:
         g_w=g_w,
         g_b=g_b,
         g_slopes=g_slopes,
-        w_gc=_array(folded.w_gc.T),
-        b_gc=_array(folded.b_gc),
+        w_gc=_array(torch.cat([folded.w_g, w_c]).T),
+        b_g=_array(folded.b_g),
         w_code=w_code,
         w_cluster=w_cluster,
         w_point=_array(w_point.T),
@@ -110,18 +111,17 @@ def _weights(network: Network, folded: Folded) -> Weights:
 
 
 def pair_weights(
-    w_pair: Float[Tensor, "f n_pair"], codes: int
+    of_cluster: Float[Tensor, "f n_cluster"], of_pair: Float[Tensor, "f n_pair"], codes: int
 ) -> tuple[Float[np.ndarray, "3 codes f"], Float[np.ndarray, "n f"]]:
     """V_A in two parts: what meets a cluster's mean code, and what meets its other features.
 
-    The cosines of `PairFeatures` are sums over products of codes, so they go with these.
+    The second is in the order cosine, size, distances, spread.
     """
-    v = w_pair.T
-    alone, own, rest = (v[i * codes : (i + 1) * codes] for i in range(3))
-    with_point, within, with_rest = v[3 * codes : 3 * codes + 3]
-    scale = COSINE / max(codes, 1)
-    w_code = torch.stack([alone, own + scale * with_point, rest + scale * with_rest])
-    return _array(w_code), _array(torch.cat([within[None], v[3 * codes + 3 :]]))
+    alone, own, rest = of_cluster[:, :codes], of_pair[:, :codes], of_pair[:, codes : 2 * codes]
+    end = 2 * (codes > 0)  # cosine and size
+    others = of_cluster[:, codes:]
+    w_cluster = torch.cat([others[:, :end], of_pair[:, 2 * codes :], others[:, end:]], 1)
+    return _array(torch.stack([alone, own, rest]).mT), _array(w_cluster.T)
 
 
 def _array(tensor: Tensor) -> Array:

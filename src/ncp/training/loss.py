@@ -68,7 +68,7 @@ def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tenso
     images do not leave the plateau at the prior's entropy: the encoder has no signal before
     clusters exist, and there are no clusters before the encoder has a signal.
     """
-    n_datasets, n = data.labels.shape[0], data.labels.shape[2]
+    n = data.labels.shape[2]
     codes = torch.nn.functional.normalize(codes, dim=2)
     logits = 10 * (codes @ codes.mT) - 5
     if data.same is None:
@@ -76,9 +76,10 @@ def pairwise_loss(codes: Float[Tensor, "B N d"], data: Sequences) -> Float[Tenso
         same = (first[:, :, None] == first[:, None, :]).to(logits.dtype)
     else:
         same = data.same
-    pairs = torch.ones(n, n, dtype=torch.bool, device=logits.device).tril(-1).expand_as(same)
-    mean = torch.nn.functional.binary_cross_entropy_with_logits(logits[pairs], same[pairs])
-    return mean * n_datasets * n
+    cross_entropy = torch.nn.functional.binary_cross_entropy_with_logits
+    total = cross_entropy(logits, same, reduction="sum")  # of (i, j), (j, i), and (i, i): always 5
+    own, itself = (part.diagonal(dim1=1, dim2=2) for part in (logits.detach(), same))
+    return (total - cross_entropy(own, itself, reduction="sum")) / max(1, n - 1)
 
 
 @dataclass
