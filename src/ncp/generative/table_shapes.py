@@ -105,10 +105,17 @@ def _circle(angle: NDArray[Any]) -> Array:
 
 
 def _along(c: Labels, rng: Generator) -> Array:
-    """Position along the curve in (0, 1), mostly uniform."""
-    if rng.random() < 0.25:
+    """Position along the curve in (0, 1): random, seldom more of them in the middle, or in even
+    steps, as programs draw curves."""
+    kind = rng.random()
+    if kind < 0.45:
+        return np.asarray(rng.random(c.size))
+    if kind < 0.65:
         return np.asarray(rng.beta(1.5, 1.5, size=c.size))
-    return np.asarray(rng.random(c.size))
+    order, sizes = np.argsort(c, kind="stable"), np.bincount(c)
+    step = np.empty(c.size)
+    step[order] = np.arange(c.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.asarray((step + (rng.random(c.size) if kind < 0.8 else 0.5)) / sizes[c])
 
 
 def _disc(n: int, dim: int, rng: Generator) -> Array:
@@ -132,7 +139,7 @@ def _rings(c: Labels, k: int, rng: Generator) -> Drawn:
     radius = step * c + rng.uniform(0.3, 1.2)
     if rng.random() < 0.4:
         radius = np.where(c == 0, radius * np.sqrt(rng.random(c.size)), radius)
-    angle = 2 * np.pi * (_along(c, rng) if rng.random() < 0.3 else rng.random(c.size))
+    angle = 2 * np.pi * (_along(c, rng) if rng.random() < 0.5 else rng.random(c.size))
     angle = angle * rng.choice((1.0, 1.0, 0.8))
     return radius[:, None] * _circle(angle), 0.8 * step
 
@@ -551,7 +558,7 @@ PICTURES = (
     Shape(_rings, 1, 5, 0.11),
     Shape(_shells, 1, 3, 0.05),
     Shape(_arcs, 1, 9, 0.07),
-    Shape(_spirals, 1, 5, 0.12),
+    Shape(_spirals, 1, 5, 0.20),
     Shape(_stripes, 1, 8, 0.09),
     Shape(_linked, 2, 4, 0.05),
     Shape(_core_and_outposts, 2, 6, 0.04),
