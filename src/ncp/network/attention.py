@@ -386,7 +386,7 @@ def _look(
     all pairs, to find rows that see nothing; here there is none."""
     if not bias.requires_grad or bias.dtype != q.dtype:
         return nn.functional.scaled_dot_product_attention(q, k, v, bias)
-    q, k, v = ((part.flatten(0, 1)) for part in (q * q.shape[-1] ** -0.5, k, v))
+    q, k, v = (part.flatten(0, 1) for part in (q * q.shape[-1] ** -0.5, k, v))
     weights = torch.baddbmm(bias.flatten(0, 1), q, k.mT).softmax(2)
     return (weights @ v).view(*bias.shape[:3], -1)
 
