@@ -96,6 +96,7 @@ def test_an_exact_sampler_has_the_evidence_and_the_similarities(seed: int) -> No
     np.testing.assert_allclose(found.chain_log_evidence, evidence, atol=0.1)
     # nothing errs but the long chain, of some hundred draws at least
     assert (found.error < 0.1).all()
+    assert (found.weighted_error < 0.1).all()
 
 
 def test_the_chain_gets_the_time_that_it_was_promised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +116,7 @@ def test_a_wrong_sampler_is_seen(seed: int) -> None:
     found, _ = compared(70.0, seed)
     assert (found.error > 0.1).any()
     assert (found.error > found.chain_error).any()
+    assert (found.weighted_error < 0.1).all()  # which weights mend, since it has all partitions
 
 
 @pytest.mark.parametrize("likelihood", [RING, LaplaceNoise(1, prior_sd=5.0)], ids=["ring", "own"])

@@ -59,6 +59,7 @@ class ChainComparison:
     Attributes:
         ari, chain_ari: adjusted Rand index of the point estimate to the truth.
         error, chain_error: mean absolute error of the similarity matrix, against the long chain.
+        weighted_error: that of the same draws with importance weights.
         log_evidence, chain_log_evidence: from the sampler's draws, and from the long chain's.
         seconds, chain_seconds: wall-clock.
     """
@@ -67,6 +68,7 @@ class ChainComparison:
     chain_ari: Float64[np.ndarray, " datasets"]
     error: Float64[np.ndarray, " datasets"]
     chain_error: Float64[np.ndarray, " datasets"]
+    weighted_error: Float64[np.ndarray, " datasets"]
     log_evidence: Float64[np.ndarray, " datasets"]
     chain_log_evidence: Float64[np.ndarray, " datasets"]
     seconds: Float64[np.ndarray, " datasets"]
@@ -133,33 +135,40 @@ def _compare(
     for name, draws in (("", mine), ("chain_", theirs)):
         estimate = point_estimate(draws.labels, draws.weights, "vi").labels
         line[f"{name}ari"] = float(adjusted_rand_score(truth, estimate))
-        gap = similarity(draws.labels, draws.weights) - known
-        line[f"{name}error"] = float(np.abs(gap).mean())
-    line |= _evidence(log_prob, mixture, x, mine, reference, np.random.default_rng(seed))
+        line[f"{name}error"] = _error(draws.labels, draws.weights, known)
+    rng, joint = np.random.default_rng(seed), PseudoMarginal(mixture, DRAWS)
+    rows, log_weights = _weighted(mine, log_prob, joint, x, rng)
+    line["log_evidence"] = float(logsumexp(log_weights))
+    weights = np.exp(log_weights - line["log_evidence"])
+    line["weighted_error"] = _error(rows, weights / weights.sum(), known)
+    _, log_weights = _weighted(reference, log_prob, joint, x, rng, sign=-1)
+    line["chain_log_evidence"] = -float(logsumexp(log_weights))
     return line
 
 
-def _evidence(
+def _error(
+    labels: Int64[np.ndarray, "rows n"],
+    weights: Float64[np.ndarray, " rows"],
+    known: Float64[np.ndarray, "n n"],
+) -> float:
+    return float(np.abs(similarity(labels, weights) - known).mean())
+
+
+def _weighted(
+    draws: Draws,
     log_prob: LogProb,
-    mixture: Mixture,
+    joint: PseudoMarginal,
     x: Tensor,
-    mine: Draws,
-    long: Draws,
     rng: np.random.Generator,
-) -> dict[str, float]:
-    """The log evidence from either side."""
-    names = ("log_evidence", "chain_log_evidence")
-    joint = PseudoMarginal(mixture, DRAWS)
-    found = []
-    for (labels, weights, _), sign in ((mine, 1), (long, -1)):
-        if len(labels) > WEIGHED:
-            some = rng.choice(len(labels), WEIGHED, p=weights)
-            labels, weights = labels[some], np.full(WEIGHED, 1 / WEIGHED)
-        log_ratio = sign * (
-            joint.log_joint(x, labels) - evaluate(log_prob, x, torch.as_tensor(labels))
-        )
-        found.append(sign * float(logsumexp(log_ratio, b=weights)))
-    return dict(zip(names, found, strict=True))
+    sign: int = 1,
+) -> tuple[Int64[np.ndarray, "rows n"], Float64[np.ndarray, " rows"]]:
+    """Draws, and the logarithms of their weights times p(c, x) / q(c | x), or times its inverse."""
+    labels, weights, _ = draws
+    if len(labels) > WEIGHED:
+        labels = labels[rng.choice(len(labels), WEIGHED, p=weights)]
+        weights = np.full(WEIGHED, 1 / WEIGHED)
+    log_q = evaluate(log_prob, x, torch.as_tensor(labels))
+    return labels, np.log(weights) + sign * (joint.log_joint(x, labels) - log_q)
 
 
 def _sweeps_in(seconds: float, mixture: Mixture, x: Tensor) -> int:

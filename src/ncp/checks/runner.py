@@ -304,12 +304,13 @@ def _chain_rows(ctx: _CheckContext, seed: int) -> Lines:
     words = {
         "ari": ("ARI", "the chain starts cold and has ten times the time; mean"),
         "error": ("similarity error", "against a chain that had a hundred times the time; mean"),
+        "weighted_error": ("similarity error, weighted", "by estimated importance weights; mean"),
         "log_evidence": ("log evidence", "nats; the chain's from that long one; mean"),
         "seconds": ("seconds", f"N = {ctx.plan.chain_points}, {ctx.plan.chain_samples} samples"),
     }
     for field_name, (what, meaning) in words.items():
         for prefix, whose in (("", ""), ("chain_", " of the chain")):
-            value = float(getattr(found, prefix + field_name).mean())
+            value = float(np.mean(getattr(found, prefix + field_name, np.nan)))
             if np.isfinite(value):
                 yield _row(f"beside algorithm 8, {what}{whose}", value, meaning), "chain", found
 
