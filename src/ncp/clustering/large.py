@@ -16,7 +16,8 @@ has seen know where clusters are. So a part whose samples disagree is clustered 
 row moved to the mean of its nearest rows among *half* of the table, twice (mean shift, Fukunaga and
 Hostetler 1975): towards where rows are dense. Noise is made clusters of by that as well, but each
 half of the table and each order has others; so these samples count only if they agree with each
-other far better than those of the rows as they are.
+other far better than those of the rows as they are. The nearest are half of a cluster's rows: where
+so many clusters appear that these were far too many, it is done once more with fewer.
 
 **Strays.** Rows that belong to nothing which a part has seen ("a new cluster" is more probable
 than not, in most parts) are looked at together: a small group that has a row or two in a part has
@@ -83,6 +84,7 @@ CLEAR = 0.8  # agreement of samples above which nothing is sharpened
 BETTER, ENOUGH = 0.2, 0.4  # agreement gained by that, and reached
 SHIFTS = 2
 LEAST_NEAREST, MOST_NEAREST = 10, 100  # rows that are nearest, or half of those of a cluster
+NARROWED, NARROWER = 3, 0.7  # times that this is tried, each of at most that share of the rows
 MOST_DENSE = 20_000  # rows that density is taken from
 SHARP_ORDERS = 8
 
@@ -196,19 +198,32 @@ class _Completion:
         plain = _agreement_within(parts, self.rng)
         if plain >= CLEAR:
             return None
-        halves = np.array_split(self.rng.permutation(self.rows), 2)
-        halves = [half[:MOST_DENSE] for half in halves]
-        n_clusters = np.median([part.samples.max(1) + 1 for part in parts])
-        nearest = int(np.clip(len(halves[0]) / n_clusters / 2, LEAST_NEAREST, MOST_NEAREST))
+        halves = [h[:MOST_DENSE] for h in np.array_split(self.rng.permutation(self.rows), 2)]
+        best, least = None, max(plain + BETTER, ENOUGH)
+        found, nearest = parts, np.inf
+        for _ in range(NARROWED):
+            n_clusters = np.median([part.samples.max(1) + 1 for part in found])
+            wanted = np.clip(len(halves[0]) / n_clusters / 2, LEAST_NEAREST, MOST_NEAREST)
+            if wanted > NARROWER * nearest:
+                break
+            nearest = int(wanted)
+            found = self._drawn_again(parts, halves, nearest)
+            sharp = _agreement_within(found, self.rng)
+            if sharp >= least:
+                best, least = found, sharp
+        return best
+
+    def _drawn_again(
+        self, parts: Sequence[Part], halves: Sequence[Int64[np.ndarray, " m"]], nearest: int
+    ) -> list[Part]:
+        """The parts clustered with each row moved among one half of the rows."""
         moved = [self._moved(part, halves[i % 2], nearest) for i, part in enumerate(parts)]
         n_samples, seed = len(parts[0].samples), int(self.rng.integers(2**31))
         drawn = self.model.sample_many(moved, n_samples, orders=SHARP_ORDERS, seed=seed)
-        found = [
+        return [
             replace(part, samples=equal_samples(posterior, n_samples, seed))
             for part, posterior in zip(parts, drawn, strict=True)
         ]
-        sharp = _agreement_within(found, self.rng)
-        return found if sharp >= max(plain + BETTER, ENOUGH) else None
 
     def _can_be_sharpened(self, parts: Sequence[Part]) -> bool:
         """Positions without categories, of a model that is not exact, in a table of more rows.
