@@ -135,6 +135,49 @@ def test_overlapping_clusters_are_told_apart_by_all_rows(monkeypatch: pytest.Mon
     assert sharp.confidence.mean() < 0.9  # rows between clusters stay in doubt
 
 
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # clusters found, and how many of 20 samples are alike: nearest rows, and what is kept
+        ([(5, 20)], ([100], 0)),  # half of a cluster's 400 rows would be 200, which is too many
+        ([(40, 16), (80, 20), (80, 20)], ([100, 25, 12], 2)),  # 25 of the 50 rows of a cluster
+        ([(40, 16), (40, 4)], ([100, 25], 0)),  # the second are no better
+        ([(40, 2), (40, 2)], ([100, 25], None)),
+    ],
+)
+def test_rows_move_among_as_many_as_a_cluster_has(
+    model: NCP,
+    monkeypatch: pytest.MonkeyPatch,
+    found: list[tuple[int, int]],
+    expected: tuple[list[int], int | None],
+) -> None:
+    x, _ = blobs([2000, 2000])
+    rng = np.random.default_rng(0)
+    how = Settings(n_samples=20, max_points=200, seed=0).for_model(model)
+    work = large._Completion(model, as_columns(x, how), np.arange(4000), how, rng)
+    looks = [(look.index, look) for look in looks_at(model, x, how)]
+
+    def parts(k: int, n_alike: int) -> list[large.Part]:
+        made = []
+        for index, look in looks:
+            samples = np.stack([rng.permutation(len(index)) % k for _ in range(20)])
+            samples[:n_alike] = samples[0]
+            made.append(large.Part(index, look.preparation, look.features, samples))
+        return made
+
+    drawn = [parts(*one) for one in found]
+    asked: list[int] = []
+
+    def draw(parts: Any, halves: Any, nearest: int) -> list[large.Part]:
+        asked.append(nearest)
+        return drawn[len(asked) - 1]
+
+    monkeypatch.setattr(work.__class__, "_drawn_again", lambda _, *given: draw(*given))
+    kept = work.sharpened(parts(2, 2))
+    assert asked == expected[0]
+    assert kept is (None if expected[1] is None else drawn[expected[1]])
+
+
 def test_one_even_cloud_is_not_made_clusters_of(seed: int) -> None:
     x = np.random.default_rng(seed).random((1500, 2))
     found = cluster(x, max_points=300, n_samples=100, orders=8, seed=0)
