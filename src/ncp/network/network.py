@@ -72,7 +72,7 @@ __all__ = ["Network", "NetworkSpec", "Points", "check_memory"]
 # Candidates evaluated at once: a layer's activations of so many stay in the cache. Of fewer, the
 # hundreds of operations of a pass take longer than their arithmetic.
 CHUNK = 16384
-PAIRS = 2**20  # of points encoded at once, for the same reason
+ROWS, PAIRS = 4096, 2**20  # points encoded at once, and pairs of points, for the same reason
 LARGEST_EVENT = 2**18  # numbers of one observation; a header may come from a stranger
 SEES = ("G", "Q", "point", "candidate", "pairs")
 POOLINGS = ("sum", "mean")
@@ -347,7 +347,7 @@ class Network(nn.Module):
         for n in sorted(set(sizes)):
             members = [i for i, size in enumerate(sizes) if size == n]
             padded = whole_tiles(n)
-            at_once = max(1, min(CHUNK // padded, PAIRS // padded**2))
+            at_once = max(1, min(ROWS // padded, PAIRS // padded**2))
             for start in range(0, len(members), at_once):
                 some = members[start : start + at_once]
                 x = made_up_to(torch.stack([xs[i] for i in some]), padded)
