@@ -156,14 +156,14 @@ def test_rows_move_among_as_many_as_a_cluster_has(
     rng = np.random.default_rng(0)
     how = Settings(n_samples=20, max_points=200, seed=0).for_model(model)
     work = large._Completion(model, as_columns(x, how), np.arange(4000), how, rng)
-    looks = [(look.index, look) for look in looks_at(model, x, how)]
+    looks = looks_at(model, x, how)
 
     def parts(k: int, n_alike: int) -> list[large.Part]:
         made = []
-        for index, look in looks:
-            samples = np.stack([rng.permutation(len(index)) % k for _ in range(20)])
+        for look in looks:
+            samples = np.stack([rng.permutation(len(look.index)) % k for _ in range(20)])
             samples[:n_alike] = samples[0]
-            made.append(large.Part(index, look.preparation, look.features, samples))
+            made.append(large.Part(look.index, look.preparation, look.features, samples))
         return made
 
     drawn = [parts(*one) for one in found]

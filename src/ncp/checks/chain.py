@@ -139,8 +139,7 @@ def _compare(
     rng, joint = np.random.default_rng(seed), PseudoMarginal(mixture, DRAWS)
     rows, log_weights = _weighted(mine, log_prob, joint, x, rng)
     line["log_evidence"] = float(logsumexp(log_weights))
-    weights = np.exp(log_weights - line["log_evidence"])
-    line["weighted_error"] = _error(rows, weights / weights.sum(), known)
+    line["weighted_error"] = _error(rows, np.exp(log_weights - line["log_evidence"]), known)
     _, log_weights = _weighted(reference, log_prob, joint, x, rng, sign=-1)
     line["chain_log_evidence"] = -float(logsumexp(log_weights))
     return line
