@@ -18,7 +18,7 @@ from torch import Tensor
 from ncp.generative.model import Batch, GenerativeModel
 from ncp.inference.exact import exact_similarity
 from ncp.network.layout import candidates_per_row, groups_of
-from ncp.network.network import CHUNK, Network
+from ncp.network.network import CHUNK, PAIRS, Network
 from ncp.partitions import canonical
 from ncp.training.recipe import Phase, Recipe
 from ncp.training.targets import tail_targets
@@ -128,11 +128,12 @@ def _n_datasets(phase: Phase, n: int) -> int:
 
 
 def micro_batches(pieces: list[Sequences], limit: int = CHUNK) -> Iterator[Sequences]:
-    """Groups of whole data sets whose candidates fit the cache."""
+    """Groups of whole data sets whose candidates, and whose pairs of points, fit the cache."""
     for piece in pieces:
         n_orders, n = piece.labels.shape[1:]
         lengths = torch.full((len(piece.labels),), n)
         costs = candidates_per_row(piece.labels[:, 0], lengths) * n_orders
+        costs = costs.clamp(min=n**2 * CHUNK // PAIRS)
         for rows in groups_of(costs, limit):
             yield piece.rows(rows)
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ncp.network.layout import candidates_per_row, realised
 from ncp.network.network import CHUNK, Network
+from ncp.sampling.threads import denormals_are_zero
 from ncp.training.data import Sequences, micro_batches, on_device_of
 
 __all__ = ["Objective", "Tally", "accumulate", "objective", "pairwise_loss"]
@@ -104,9 +105,10 @@ def accumulate(
     limit = CHUNK if model.device.type == "cpu" else ACCELERATOR_CHUNK
     for data in micro_batches(pieces, limit):
         data = on_device_of(data, model)
-        with autocast():
-            result = objective(model, data, pairwise)
-        result.loss.backward()  # type: ignore[no-untyped-call]
+        with denormals_are_zero():
+            with autocast():
+                result = objective(model, data, pairwise)
+            result.loss.backward()  # type: ignore[no-untyped-call]
         n_datasets, n_orders, n = data.labels.shape
         tally.loss -= float(result.log_prob.sum())
         tally.points += n_datasets * n_orders * n
