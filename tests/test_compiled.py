@@ -153,3 +153,14 @@ def test_logs_and_exponentials_are_those_of_numpy() -> None:
     small = x <= 708
     np.testing.assert_allclose(exponentials[small], np.exp(-x[small]), rtol=1e-14)
     assert exponentials[~small].max() < 1e-300
+
+
+def test_exponentials_of_single_precision_are_single() -> None:
+    x = np.concatenate([np.zeros(1), np.linspace(0, 87, 100_001), np.logspace(-30, 9, 1000)])
+    x = x.astype(np.float32)
+    logs, exponentials = np.empty_like(x), np.empty_like(x)
+    _each(x, logs, exponentials)
+    small = x <= 87
+    exact = np.exp(-x[small].astype(np.float64))
+    np.testing.assert_allclose(exponentials[small], exact, rtol=3e-7)
+    assert exponentials[~small].max() < 2e-38

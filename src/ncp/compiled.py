@@ -29,6 +29,7 @@ from contextlib import suppress
 from typing import Any, TypeVar, overload
 
 import numba
+import numba.extending
 import numpy as np
 from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
@@ -202,12 +203,25 @@ def log1p(x: Any) -> Any:
     return np.int32(e) * 0.6931471805599453 + 2.0 * s * (1.0 + series)
 
 
-@_inlined
 def exp_minus(x: Any) -> Any:
-    """exp(-x) of x >= 0, to 4e-16, and next to nothing beyond 708: arithmetic only, as `log1p` is.
+    """exp(-x) of x >= 0 in compiled loops: arithmetic only, as `log1p` is, in the precision of x.
 
+    To 4e-16, and next to nothing beyond 708; to 2e-7 and beyond 87 if x is of single precision.
     With -x = n log 2 + r, |r| <= log(2) / 2, it is 2^n (1 + r + r^2 / 2 + ...).
     """
+    raise NotImplementedError("only numba calls it")
+
+
+@numba.extending.overload(exp_minus, jit_options={"forceinline": True, **FAST, **INSIDE})
+def _exp_minus(x: Any) -> Any:
+    chosen = _exp_minus_single if x == numba.float32 else _exp_minus_double
+    return inspect.unwrap(chosen)  # of a type checker's wrapper
+
+
+exp_minus.py_func = exp_minus  # type: ignore[attr-defined]  # as numba's own have, for `_stamp`
+
+
+def _exp_minus_double(x: Any) -> Any:
     x = min(np.float64(x), 708.0)
     n = np.int32(x * 1.4426950408889634 + 0.5)
     r = (n * 0.6931471803691238 - x) + n * 1.9082149292705877e-10
@@ -215,3 +229,15 @@ def exp_minus(x: Any) -> Any:
     series = (((series * r + 1 / 40320) * r + 1 / 5040) * r + 1 / 720) * r + 1 / 120
     series = (((series * r + 1 / 24) * r + 1 / 6) * r + 1 / 2) * r * r + r + 1.0
     return series * np.int64((1023 - np.int64(n)) << np.int64(52)).view(np.float64)
+
+
+_f = np.float32  # a plain literal would turn the loop into one of doubles
+
+
+def _exp_minus_single(x: Any) -> Any:
+    x = min(x, _f(87))
+    n = np.int32(x * _f(1.4426950408889634) + _f(0.5))
+    r = (_f(n) * _f(0.693145751953125) - x) + _f(n) * _f(1.428606820309417e-06)
+    series = ((r * _f(1 / 5040) + _f(1 / 720)) * r + _f(1 / 120)) * r + _f(1 / 24)
+    series = ((series * r + _f(1 / 6)) * r + _f(1 / 2)) * r * r + r + _f(1)
+    return series * np.int32((np.int32(127) - n) << np.int32(23)).view(np.float32)

@@ -29,7 +29,7 @@ def _fall(values: Floats, rate: float, factor: float, out: Floats) -> None:
     for i in range(n_rates):
         k = i if factor > 1 else n_rates - 1 - i  # from the slowest to the fastest
         if i % 3 == 0:
-            r = rate * factor**k
+            r = out.dtype.type(rate * factor**k)
             for j in range(len(values)):
                 out[k, j] = exp_minus(r * values[j])
         else:
