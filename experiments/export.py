@@ -16,17 +16,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logit
+
 from ncp.checks.runner import run_checks
 from ncp.cli.check import check_plan
+from ncp.clustering.cluster import cluster_many
 from ncp.files import write_atomically
 from ncp.generative.mnist import attach_arrays
 from ncp.generative.tables import TabularMixture
 from ncp.model import NCP
 from ncp.network.checkpoint import Checkpoint, read, write
 from ncp.network.pretrained import DIRECTORY
+from ncp.summary.assignment import confidence
 from ncp.training.recipe import Recipe
 
 LOGS = Path(__file__).parent / "logs"
+CONFIDENCE_TABLES = ((10, 500), (25, 500), (60, 500), (150, 500), (400, 250), (1000, 130))
 
 
 def is_finished(weights: Checkpoint) -> bool:
@@ -59,7 +66,39 @@ def measured(name: str, checkpoint: Checkpoint) -> dict[str, float]:
     return {row.name: row.value for row in report.rows}
 
 
-def with_reference(mixture: TabularMixture, quality: dict[str, float]) -> TabularMixture:
+def confidence_by_size(model: NCP, mixture: TabularMixture) -> list[list[float]]:
+    """Log odds that turn the overlap that samples promise into that with the truth, by size.
+
+    A line in log N, by maximum likelihood on random tables, each of which counts the same.
+    """
+    promised, found, rows, weights = [], [], [], []
+    rng = np.random.default_rng(0)
+    for n, n_tables in CONFIDENCE_TABLES:
+        drawn = [mixture.sample_table(n, rng) for _ in range(n_tables)]
+        drawn = [one for one in drawn if not one[0].categorical.any()]
+        answers = cluster_many([table.x for table, _, _ in drawn], model, seed=0)
+        for answer, (_, _, truth) in zip(answers, drawn, strict=True):
+            clusters = answer.labels[answer.labels >= 0]
+            truth = truth[answer.labels >= 0]
+            promised.append(answer.confidence[answer.labels >= 0])
+            found.append(confidence(clusters, truth[None]))
+            rows.append(np.full(len(truth), np.log(n)))
+            weights.append(np.full(len(truth), 1 / len(truth)))
+    p, q, log_n, w = (np.concatenate(part) for part in (promised, found, rows, weights))
+    log_odds = logit(np.clip(p, 1e-6, 1 - 1e-6))
+
+    def loss(line: np.ndarray) -> float:
+        z = log_odds + line[0] + line[1] * log_n
+        return float(w @ (np.logaddexp(0.0, z) - q * z))
+
+    at, slope = minimize(loss, np.zeros(2)).x
+    ends = CONFIDENCE_TABLES[0][0], CONFIDENCE_TABLES[-1][0]
+    return [[n, round(float(at + slope * np.log(n)), 3)] for n in ends]
+
+
+def with_reference(
+    model: NCP, mixture: TabularMixture, quality: dict[str, float]
+) -> TabularMixture:
     """What the verdict on a table is based on: usual tables, and how promises were kept by size."""
     rows = {name: value for name, value in quality.items() if name.startswith("agreement, N = ")}
     sizes = sorted({int(name.split(",")[1].removeprefix(" N = ")) for name in rows})
@@ -67,7 +106,8 @@ def with_reference(mixture: TabularMixture, quality: dict[str, float]) -> Tabula
         [n, *(rows[f"agreement, N = {n}, {k}"] for k in ("promised", "measured"))] for n in sizes
     ]
     found = mixture.with_reference()
-    return replace(found, reference={**found.reference, "agreement": kept})
+    sure = confidence_by_size(model, mixture)
+    return replace(found, reference={**found.reference, "agreement": kept, "confidence": sure})
 
 
 def export(run: Path) -> Path:
@@ -77,8 +117,10 @@ def export(run: Path) -> Path:
     if not is_finished(checkpoint):
         raise SystemExit(f"{run} is not finished: make retrain MODEL={name} goes on with it")
     quality = measured(name, checkpoint)
-    if isinstance(mixture := checkpoint.build(NCP).mixture, TabularMixture):
-        checkpoint = replace(checkpoint, mixture=with_reference(mixture, quality).to_dict())
+    model = checkpoint.build(NCP)
+    if isinstance(mixture := model.mixture, TabularMixture):
+        found = with_reference(model, mixture, quality)
+        checkpoint = replace(checkpoint, mixture=found.to_dict())
     info = checkpoint.info | {"quality": quality}
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     LOGS.mkdir(exist_ok=True)

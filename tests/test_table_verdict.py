@@ -55,6 +55,22 @@ def test_what_was_measured_counts() -> None:
     assert "0.65" in str(short)
 
 
+def test_confidence_is_corrected_by_what_was_measured() -> None:
+    """In log odds, by a line in log N between the sizes that were measured, level beyond."""
+    mixture = TabularMixture(reference={"ranges": [], "confidence": [[10, 0.0], [1000, 1.0]]})
+    sure = np.array([0.0, 0.2, 0.5, 0.9, 1.0, np.nan])
+    np.testing.assert_allclose(mixture.calibrated(sure, 5), sure)
+    log_odds = np.log(sure[1:4] / (1 - sure[1:4]))
+    for n, offset in ((100, 0.5), (1000, 1.0), (2000, 1.0)):
+        found = mixture.calibrated(sure, n)
+        np.testing.assert_allclose(found[1:4], 1 / (1 + np.exp(-log_odds - offset)))
+        np.testing.assert_allclose(found[[0, 4, 5]], sure[[0, 4, 5]])
+    assert TabularMixture().calibrated(sure, 100) is sure
+    for wrong in ([[10, 0.1], [10, 0.2]], [[0, 0.1]], [[10, np.nan]], [[10, 11.0]], [[10]]):
+        with pytest.raises(ValueError):
+            TabularMixture(reference={"ranges": [], "confidence": wrong})
+
+
 def test_other_reasons() -> None:
     halves = np.repeat([0, 1], 20)
     assert judge(samples(1.0), halves, ["odd"]).level == "with care"

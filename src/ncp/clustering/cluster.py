@@ -382,12 +382,15 @@ def _answer(
         labels = carry_over(found.samples, found.index, summary.estimate.labels, known)
     names = number_by_size(labels)
     labels, estimate = names[labels], names[summary.estimate.labels]
+    sure = _sure(prepared, labels, found, summary.confidence)
+    if model.mixture is not None:
+        sure = model.mixture.calibrated(sure, len(found.index))
     return Clustering(
         table=prepared.table,
         columns=prepared.columns.names,
         levels=prepared.columns.levels,
         labels=labels,
-        confidence=_sure(prepared, labels, found, summary.confidence),
+        confidence=sure,
         posterior=posterior,
         summary=replace(summary, estimate=replace(summary.estimate, labels=estimate)),
         index=found.index,

@@ -246,6 +246,12 @@ class GenerativeModel(ABC):
         """How much less than promised answers on data sets of a size agree with the truth."""
         return 0.0
 
+    def calibrated(
+        self, confidence: Float64[np.ndarray, " N"], n_points: int
+    ) -> Float64[np.ndarray, " N"]:
+        """The overlap that clusters have with the truth where samples promise this one."""
+        return confidence
+
     def to_dict(self) -> dict[str, Any]:
         """A plain dict from which `model_from_dict` makes an equal model."""
         return to_spec(self)

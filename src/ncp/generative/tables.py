@@ -46,7 +46,8 @@ class TabularMixture(GenerativeModel):
         again: probability of drawing a table again when all, or more than half, of its clusters
             were merged.
         reference: quantiles of summary statistics, from `with_reference`, and, once a network was
-            measured, its `agreement`: of sizes, (rows, promised, measured); may be empty.
+            measured, its `agreement`: of sizes, (rows, promised, measured), and its `confidence`:
+            of sizes, (rows, log odds to add); may be empty.
 
     Example:
         >>> mixture = TabularMixture()
@@ -73,6 +74,12 @@ class TabularMixture(GenerativeModel):
         for _, *shares in self.reference.get("agreement", ()):
             if not all(0.0 <= float(share) <= 1.0 for share in shares):
                 raise ValueError(f"Expected agreement from 0 to 1 in reference but got {shares}")
+        known = np.array(self.reference.get("confidence", ()), dtype=np.float64).reshape(-1, 2)
+        if (np.diff(known[:, 0], prepend=0.0) <= 0).any() or not (np.abs(known[:, 1]) < 10).all():
+            raise ValueError(
+                "Expected confidence in reference to be pairs of rows, more from pair to pair, and "
+                f"log odds from -10 to 10 but got {known.tolist()}"
+            )
         object.__setattr__(self, "overlap", (float(low), float(high)))
         object.__setattr__(self, "sizes", check_sizes(self.sizes))
 
@@ -160,6 +167,24 @@ class TabularMixture(GenerativeModel):
             return 0.0
         _, promised, measured = min(known, key=lambda one: abs(np.log(one[0] / n_points)))
         return max(0.0, float(promised - measured))
+
+    def calibrated(self, confidence: NDArray[np.float64], n_points: int) -> NDArray[np.float64]:
+        """The overlap that clusters have with the truth where samples promise this one.
+
+        Errors along a sample add to its spread, so samples promise too little. By how much, as log
+        odds, was measured on random tables of some sizes; between these it goes with log N.
+
+        Example:
+            >>> mixture = TabularMixture(reference={"confidence": [[10, 0.0], [1000, 0.4]]})
+            >>> mixture.calibrated(np.array([0.0, 0.5, 1.0]), 100).round(2)
+            array([0.  , 0.55, 1.  ])
+        """
+        known = self.reference.get("confidence", ())
+        if not known:
+            return confidence
+        rows, offsets = np.array(known, dtype=np.float64).T
+        odds = np.exp(np.interp(np.log(n_points), np.log(rows), offsets))
+        return np.asarray(odds * confidence / (1 + (odds - 1) * confidence))
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dict from which `model_from_dict` makes an equal model."""
