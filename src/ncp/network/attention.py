@@ -188,6 +188,8 @@ class Kernels:
         return self._kernels(rows) if self.known is None else self.known[:, :, rows]
 
     def _kernels(self, rows: slice) -> Float[Tensor, "B channels m N"]:
+        if self.of.device.type == "cpu" and not self.of.requires_grad:
+            return self._compiled_kernels(rows)
         squares = _squares(self.of[:, rows, None], self.among[:, None]).clamp(max=FAR)
         channels = _falling(squares[:, None], _rates(self.octaves, squares))
         if self.ratios is None:
@@ -195,6 +197,15 @@ class Kernels:
         rates = 1 / _rates(self.link_octaves, squares) / 16  # 1/2, 1/8, 1/32, ...
         linked = _falling(self.ratios[:, :, rows], rates)
         return torch.cat([channels, linked], 1)
+
+    def _compiled_kernels(self, rows: slice) -> Float[Tensor, "B channels m N"]:
+        from ncp.network.distance_kernels import kernel_values
+
+        given, n = self._arrays(rows), self.among.shape[1]
+        n_sets, n_rows = given[0].shape[:2]
+        out = self.of.new_empty(n_sets, self.channels, n_rows * n)
+        kernel_values(*given, out.numpy())
+        return out.view(n_sets, self.channels, n_rows, n)
 
     def density(self) -> Float[Tensor, "B M channels"]:
         """How many points are near, on a log scale."""
@@ -382,12 +393,12 @@ def _look(
     v: Float[Tensor, "B h n p"],
     bias: Float[Tensor, "B h m n"],
 ) -> Float[Tensor, "B h m p"]:
-    """Attention with a bias. Where that has a gradient, torch's own takes four passes more over
-    all pairs, to find rows that see nothing; here there is none."""
+    """Attention with a bias, which it may overwrite. Where that has a gradient, torch's own takes
+    four passes more over all pairs, to find rows that see nothing; here there is none."""
     if not bias.requires_grad or bias.dtype != q.dtype:
         return nn.functional.scaled_dot_product_attention(q, k, v, bias)
     q, k, v = (part.flatten(0, 1) for part in (q * q.shape[-1] ** -0.5, k, v))
-    weights = torch.baddbmm(bias.flatten(0, 1), q, k.mT).softmax(2)
+    weights = bias.flatten(0, 1).baddbmm_(q, k.mT).softmax(2)
     return (weights @ v).view(*bias.shape[:3], -1)
 
 

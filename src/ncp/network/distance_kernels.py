@@ -1,7 +1,8 @@
-"""The kernels of `ncp.network.attention.Kernels`, compiled: without gradients, on the CPU.
+"""The kernels of `ncp.network.attention.Kernels`, compiled: on the CPU, of points without gradients.
 
-A row of the kernels is made, weighted and forgotten, so they never go to memory: several times as
-fast as the same by torch. Imported where needed: numba is slow to import.
+Where weights have no gradients either, a row of the kernels is made, weighted and forgotten, so
+they never go to memory: several times as fast as the same by torch. Imported where needed: numba is
+slow to import.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from ncp.compiled import FAST, INSIDE, exp_minus, njit
 
-__all__ = ["kernel_bias", "kernel_sums"]
+__all__ = ["kernel_bias", "kernel_sums", "kernel_values"]
 
 Floats = NDArray[Any]
 
@@ -130,3 +131,25 @@ def kernel_sums(
                     for j in range(row * n, row * n + n):
                         total += channels[c, j]
                     out[b, i + row, c] = total
+
+
+@njit(**FAST)
+def kernel_values(
+    of: Floats,
+    columns: Floats,
+    ratios: Floats,
+    octaves: int,
+    squares: Floats,
+    channels: Floats,
+    out: Floats,
+) -> None:
+    """The kernels themselves, `(B, channels, M N)`; arguments as above."""
+    n_rows, n = of.shape[1], columns.shape[2]
+    step = len(squares) // n
+    for b in range(len(of)):
+        for i in range(0, n_rows, step):
+            end = min(i + step, n_rows)
+            _channels(of[b, i:end], columns[b], ratios[b], i * n, octaves, squares, channels)
+            for c in range(len(channels)):
+                for j in range((end - i) * n):
+                    out[b, c, i * n + j] = channels[c, j]
