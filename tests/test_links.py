@@ -83,11 +83,11 @@ def test_compiled_kernels_are_those_of_torch(n: int, link_octaves: int, seed: in
         compiled = kernels(some)
     assert compiled.is_compiled
     assert in_torch.density().requires_grad
-    for near in (compiled, kept):
+    for ours in (compiled, kept):
         for rows in (slice(None), slice(1, 5)):
-            found, expected = (one.bias(rows, weight) for one in (near, in_torch))
+            found, expected = (one.bias(rows, weight) for one in (ours, in_torch))
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(near.density(), in_torch.density(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(ours.density(), in_torch.density(), rtol=1e-12, atol=1e-12)
     if link_octaves == 0:  # and what they are said to be
         squares = (some[:, :, None] - x[:, None]).square().sum(-1)
         near = torch.stack([(-squares * 4.0**j / 8).exp() for j in range(5)], 1)

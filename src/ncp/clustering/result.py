@@ -71,7 +71,8 @@ class Clustering:
         labels: The point estimate, `(N,)`, numbered by size; -1 for rows that were left out for
             missing values.
         confidence: How sure that is, `(N,)`: the overlap to expect of a row's cluster with its
-            cluster in a sample (`ncp.summary.assignment.confidence`); NaN for label -1.
+            cluster in a sample (`ncp.summary.assignment.confidence`), of tables raised by what that
+            was measured to be too low at their size; NaN for label -1.
         posterior: The samples, of the rows `index`.
         summary: What they say.
         index: The rows that were clustered at once, `(n,)`; all usable ones unless N is large.

@@ -1,4 +1,4 @@
-"""The kernels of `ncp.network.attention.Kernels`, compiled: on the CPU, of points without gradients.
+"""The kernels of `ncp.network.attention.Kernels`, compiled: on the CPU, of points without gradient.
 
 Where weights have no gradients either, a row of the kernels is made, weighted and forgotten, so
 they never go to memory: several times as fast as the same by torch. Imported where needed: numba is

@@ -535,8 +535,7 @@ def _doubtful_section(c: ReportData) -> str:
     return _section(
         "The least certain rows",
         '<p class="soft">Rows are counted from 1. Confidence is the overlap to expect between '
-        "the row's cluster here and its cluster in a sample: what both share, of what either "
-        "has.</p>",
+        "the row's cluster here and its true one: what both share, of what either has.</p>",
         _table(["row", "cluster", "confidence", *names], rows),
     )
 
