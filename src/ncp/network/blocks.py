@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -90,9 +91,9 @@ class _Leaky(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         z, slope = ctx.saved_tensors
-        below = torch.dot(gradient.reshape(-1), z.clamp(max=0).view(-1))
+        below = np.dot(gradient.reshape(-1).numpy(), z.clamp(max=0).view(-1).numpy())
         into_z = torch.ops.aten.leaky_relu_backward(gradient, z, slope.item(), False)
-        return into_z, below.view_as(slope)
+        return into_z, slope.new_full(slope.shape, float(below))
 
 
 class PReLU(nn.PReLU):

@@ -22,7 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Watch", "denormals_are_zero", "n_threads", "run_jobs", "single_threads"]
+__all__ = [
+    "Watch",
+    "denormals_are_zero",
+    "fast_products",
+    "n_threads",
+    "run_jobs",
+    "single_threads",
+]
 
 Progress = Callable[[int, int], None]
 TICK = 0.1  # seconds between looks at the clock, the progress and Ctrl-C
@@ -84,6 +91,41 @@ def denormals_are_zero() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+@contextmanager
+def fast_products() -> Iterator[None]:
+    """Torch's float32 products are oneDNN's, if those are as precise here as its other library's.
+
+    MKL leaves half of a processor idle that is not of its own maker. What asks torch for oneDNN is
+    called a lower precision, and is one on processors with products of bfloat16 matrices alone.
+
+    Example:
+        >>> a = torch.linspace(-1, 1, 4096).view(64, 64)
+        >>> with fast_products():
+        ...     torch.allclose(a @ a, (a.double() @ a.double()).float(), rtol=1e-4, atol=1e-4)
+        True
+    """
+    before = torch.get_float32_matmul_precision()
+    if _is_precise():
+        torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@cache
+def _is_precise() -> bool:
+    """Whether products of "medium" precision have all digits of float32 on this processor."""
+    before = torch.get_float32_matmul_precision()
+    a = torch.linspace(-1, 1, 128 * 128).view(128, 128).sin()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        error = (a @ a).double() - a.double() @ a.double()
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return bool(error.abs().max() < 1e-4)  # 1e-6 in float32, 1e-2 in bfloat16
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ncp.network.layout import candidates_per_row, realised
 from ncp.network.network import CHUNK, Network
-from ncp.sampling.threads import denormals_are_zero
+from ncp.sampling.threads import denormals_are_zero, fast_products
 from ncp.training.data import Sequences, micro_batches, on_device_of
 
 __all__ = ["Objective", "Tally", "accumulate", "objective", "pairwise_loss"]
@@ -105,7 +105,7 @@ def accumulate(
     limit = CHUNK if model.device.type == "cpu" else ACCELERATOR_CHUNK
     for data in micro_batches(pieces, limit):
         data = on_device_of(data, model)
-        with denormals_are_zero():
+        with denormals_are_zero(), fast_products():
             with autocast():
                 result = objective(model, data, pairwise)
             result.loss.backward()  # type: ignore[no-untyped-call]
