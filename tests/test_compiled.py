@@ -30,6 +30,15 @@ import sys
 from caller import twice
 print(twice(int(sys.argv[1])), sum(twice.stats.cache_hits.values()))
 """
+ELSEWHERE = """
+import sys
+import caller
+from ncp.compiled import compile_elsewhere
+sys.executable = {}
+compile_elsewhere(caller.twice, caller.types)
+compile_elsewhere(caller.twice, caller.types)
+"""
+TYPES = "\nimport numba\ndef types():\n    return (numba.int64,)\n"
 
 
 @pytest.fixture
@@ -39,10 +48,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, code: str = RUN, **environment: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(folder), *sys.path])
     return subprocess.run(
-        [sys.executable, "-c", RUN, "5"],
+        [sys.executable, "-c", code, "5"],
         env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
@@ -81,6 +90,34 @@ def test_torn_files_are_compiled_anew(folder: Path) -> None:
         path.write_bytes(path.read_bytes()[:100])
     assert run(folder).stdout.split() == ["7", "0"]
     assert run(folder).stdout.split() == ["7", "1"]
+
+
+@pytest.mark.parametrize(
+    ("python", "hits"), [("sys.executable", "1"), ("'/bin/false'", "0"), ("'/none'", "0")]
+)
+def test_another_process_compiles_what_the_first_call_waits_for(
+    folder: Path, python: str, hits: str
+) -> None:
+    (folder / "caller.py").write_text(CALLER + TYPES)
+    done = run(folder, ELSEWHERE.format(python) + RUN)
+    assert done.stdout.split() == ["7", hits]
+    assert done.stderr == ""
+    assert len(kept(folder)) == 2
+
+
+def test_what_is_on_the_disk_or_cannot_be_is_not_compiled_elsewhere(folder: Path) -> None:
+    (folder / "caller.py").write_text(CALLER + TYPES)
+    run(folder)
+    code = (
+        ELSEWHERE.format("sys.executable") + "import ncp.compiled\nprint(ncp.compiled._ELSEWHERE)"
+    )
+    assert run(folder, code).stdout == "{}\n"
+    nowhere = str(folder / "called.py" / "home")
+    for path in kept(folder):
+        path.unlink()
+    (folder / "__pycache__").rmdir()
+    (folder / "__pycache__").write_text("not a folder, so that not even root can write there")
+    assert run(folder, code, HOME=nowhere, XDG_CACHE_HOME=nowhere).stdout == "{}\n"
 
 
 def test_without_a_place_for_a_cache(folder: Path) -> None:

@@ -14,12 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import ncp.sampling.compiled_tree
+import ncp.sampling.kernels
 import ncp.sampling.sample
 from ncp.compiled import njit
 from ncp.model import NCP
@@ -27,7 +29,13 @@ from ncp.network.network import Folded
 from ncp.partitions import enumerate_partitions
 from ncp.sampling.compiled_tree import CompiledTree, Run
 from ncp.sampling.constraints import free
-from ncp.sampling.kernels import _child_key, _log_softmax, join_point
+from ncp.sampling.kernels import (
+    _child_key,
+    _log_softmax,
+    join_point,
+    run_sequence,
+    sequence_types,
+)
 from ncp.sampling.keys import child_keys, data_set_keys, numbered_orders, piece_keys
 from ncp.sampling.sample import Drawn, beam_search, sample_many
 from ncp.sampling.threads import n_threads, single_threads
@@ -327,6 +335,21 @@ def test_the_number_of_threads_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert n_threads() == 3
     monkeypatch.delenv("NCP_NUM_THREADS")
     assert n_threads() >= 1
+
+
+@pytest.mark.parametrize("name", ["plain, paper", "pairs, mean, candidate"])
+def test_what_is_compiled_beforehand_is_what_is_called(
+    name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, called = both_trees(random_model(generator, **ALL[name]).float())[0], []
+
+    def spy(*arguments: Any) -> Any:
+        called.append(tuple(map(numba.typeof, arguments)))
+        return run_sequence(*arguments)
+
+    monkeypatch.setattr(ncp.sampling.kernels, "run_sequence", spy)
+    run(tree, data(5, generator).float())
+    assert called == [sequence_types()]
 
 
 def test_a_workspace_forgets(generator: torch.Generator) -> None:

@@ -23,6 +23,8 @@ import hashlib
 import inspect
 import logging
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,7 +37,10 @@ from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.event import Event, Listener, register
 
-__all__ = ["FAST", "INSIDE", "exp_minus", "log1p", "njit"]
+__all__ = ["FAST", "INSIDE", "compile_elsewhere", "exp_minus", "log1p", "njit"]
+
+MOST_SECONDS = 60.0  # to wait for another process, which takes five
+_ELSEWHERE: dict[str, subprocess.Popen[bytes]] = {}  # by the name of what it will write
 
 # Division by zero gives infinity or NaN: a loop that could raise is not made of vectors. Functions
 # are called, never handed over as values: that would take a further way in, compiled for each.
@@ -114,13 +119,53 @@ class _Files(IndexDataCacheFile):
         return str(self._data_name(number))
 
     def load(self, key: Any) -> Any:
-        return self._load_data(self._name(key))
+        name = self._name(key)
+        if (other := _ELSEWHERE.pop(name, None)) is not None:
+            _compiles()
+            with suppress(subprocess.TimeoutExpired):
+                other.wait(MOST_SECONDS)
+        return self._load_data(name)
+
+    def missing(self, key: Any) -> str | None:
+        """The name of a file that is not there."""
+        name = self._name(key)
+        return None if os.path.exists(self._data_path(name)) else name
 
     def save(self, key: Any, data: Any) -> None:
         self._save_data(self._name(key), data)
 
     def flush(self) -> None:
         """Nothing to forget: what is out of date is never asked for."""
+
+
+def compile_elsewhere(function: Any, types: Callable[[], tuple[Any, ...]]) -> None:
+    """Have another process compile a function, if it is not on the disk; its first call waits.
+
+    Where that fails, the first call compiles as always.
+
+    Args:
+        function: What `njit` made, at the top of a module.
+        types: Gives numba's types of the arguments; at the top of the same module.
+    """
+    cache, python = function._cache, "" if hasattr(sys, "frozen") else sys.executable
+    if not python or not isinstance(cache, _Cache) or os.cpu_count() == 1:
+        return
+    key = cache._index_key(types(), function.targetctx.codegen())
+    name = cache._cache_file.missing(key)
+    if name is None or name in _ELSEWHERE:
+        return
+    module = function.py_func.__module__
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; import {module} as m; "
+        f"m.{function.py_func.__name__}.compile(m.{types.__name__}())"
+    )
+    with suppress(OSError):
+        _ELSEWHERE[name] = subprocess.Popen(
+            [python, "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def _stamp(function: Callable[..., Any]) -> str:
@@ -142,7 +187,7 @@ def _stamp(function: Callable[..., Any]) -> str:
 
 @functools.cache  # said once
 def _compiles() -> None:
-    logging.getLogger("ncp").info("compiling for this machine, once: some ten seconds")
+    logging.getLogger("ncp").info("compiling for this machine, once: some seconds")
 
 
 @functools.cache  # said once

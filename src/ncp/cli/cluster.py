@@ -51,6 +51,9 @@ def cluster(asked: ClusterOptions) -> int:
     show = not (asked.quiet or asked.as_json)
     started = time.monotonic()
     with sign_of_life(f"{', '.join(asked.data[:3])}: loading the model", show):
+        from ncp.sampling.kernels import start_compiling
+
+        start_compiling()  # before torch is imported, which takes a second
         from ncp.clustering.batch import Batch, jobs_of
         from ncp.output.readers import Marks, expand
 

@@ -46,6 +46,7 @@ class CompiledTree:
     """A network on the CPU, ready to run; each thread has a workspace, which is used again."""
 
     def __init__(self, network: Network, folded: Folded) -> None:
+        kernels.start_compiling()
         self.network, self.folded = network, folded
         self.weights = compiled_weights(network, folded)
         self.kept = threading.local()

@@ -17,12 +17,13 @@ A callee is optimised again in each caller on the way up, so large ones are call
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float, Float64, Int64
 
-from ncp.compiled import FAST, INSIDE, exp_minus, log1p, njit
+from ncp.compiled import FAST, INSIDE, compile_elsewhere, exp_minus, log1p, njit
 
 __all__ = [
     "DONE",
@@ -37,6 +38,7 @@ __all__ = [
     "read_labels",
     "run_sequence",
     "score_new",
+    "start_compiling",
 ]
 
 BLOCK = 240  # candidates that go through f at once: their activations stay in the cache
@@ -53,29 +55,28 @@ _inline = {"forceinline": True, **_inside}
 fast, fast_inline = njit(**FAST, **_inside), njit(**FAST, **_inline)
 inner, inline = njit(**_inside), njit(**_inline)
 
-Array = NDArray[np.floating]
-Integers = NDArray[np.int64]
+Array = Float[np.ndarray, "..."]
 
 
 class Weights(NamedTuple):
     """What the kernels need of a network: products as (in, out), hidden layers stacked."""
 
-    b_u: Array  # (g,)
-    size_u: Array  # (g,) weight of log n; zero for sums
-    g_w: Array  # (hidden, g, g)
-    g_b: Array  # (hidden, g)
-    g_slopes: Array  # (hidden + 1,)
-    w_gc: Array  # (g, 2 f)
-    b_g: Array  # (f,)
-    w_code: Array  # (3, codes, f) V_A of mean codes: alone, times the point's, times the others'
-    w_cluster: Array  # (n, f) V_A of the other features of a cluster
-    w_point: Array  # (codes + 2, f) V_P
-    k_f: Array  # (f,) weight of log K'
-    rest_f: Array  # (f,) weight of log(1 + N - n)
-    f_w: Array  # (hidden, f, f)
-    f_b: Array  # (hidden, f)
-    f_slopes: Array  # (hidden + 1,)
-    f_out: Array  # (f,)
+    b_u: Float[np.ndarray, " g"]
+    size_u: Float[np.ndarray, " g"]  # weight of log n; zero for sums
+    g_w: Float[np.ndarray, "hidden g g"]
+    g_b: Float[np.ndarray, "hidden g"]
+    g_slopes: Float[np.ndarray, " hidden+1"]
+    w_gc: Float[np.ndarray, "g 2*f"]
+    b_g: Float[np.ndarray, " f"]
+    w_code: Float[np.ndarray, "3 codes f"]  # V_A of mean codes: alone, by the point, the others
+    w_cluster: Float[np.ndarray, "n f"]  # V_A of the other features of a cluster
+    w_point: Float[np.ndarray, "codes+2 f"]  # V_P
+    k_f: Float[np.ndarray, " f"]  # weight of log K'
+    rest_f: Float[np.ndarray, " f"]  # weight of log(1 + N - n)
+    f_w: Float[np.ndarray, "hidden f f"]
+    f_b: Float[np.ndarray, "hidden f"]
+    f_slopes: Float[np.ndarray, " hidden+1"]
+    f_out: Float[np.ndarray, " f"]
     codes: int
     coordinates: int
     octaves: int
@@ -88,40 +89,40 @@ class Workspace(NamedTuple):
     """The arrays of a tree; a first axis of two holds the state before and after a step."""
 
     # rows: distinct prefixes
-    k: Integers  # (2, rows) number of clusters
-    counts: Integers  # (2, rows)
-    log_q: NDArray[np.float64]  # (2, rows)
-    total: Array  # (2, rows, f) S: the sum of g-hat over the row's clusters
-    refs: Integers  # (2, rows, slots) references into the arena
-    log_w: NDArray[np.float64]  # (2, rows) the allowed mass of all steps, if there are constraints
-    placed: Integers  # (2, rows, groups) the slot of each group, -1 before it has one
-    parent: Integers  # (rows,)
-    choice: Integers  # (rows,)
+    k: Int64[np.ndarray, "2 rows"]  # number of clusters
+    counts: Int64[np.ndarray, "2 rows"]
+    log_q: Float64[np.ndarray, "2 rows"]
+    total: Float[np.ndarray, "2 rows f"]  # S: the sum of g-hat over the row's clusters
+    refs: Int64[np.ndarray, "2 rows slots"]  # references into the arena
+    log_w: Float64[np.ndarray, "2 rows"]  # the allowed mass of all steps, if constrained
+    placed: Int64[np.ndarray, "2 rows groups"]  # the slot of each group, -1 before it has one
+    parent: Int64[np.ndarray, " rows"]
+    choice: Int64[np.ndarray, " rows"]
     # arena: distinct live clusters
-    sums: Array  # (2, clusters, n_sums)
-    g_hat: Array  # (2, clusters, f)
-    ids: Integers  # (2, pairs) places after a step of clusters as they were, and with the point
+    sums: Float[np.ndarray, "2 clusters n_sums"]
+    g_hat: Float[np.ndarray, "2 clusters f"]
+    ids: Int64[np.ndarray, "2 pairs"]  # places after a step: clusters as they were, with the point
     # pairs of a step: every live cluster with the point, then the point alone
-    a: Array  # (pairs, g)
-    b: Array  # (pairs, g)
-    features: Array  # (pairs, n_features) of `_cluster_features`
-    folded: Array  # (n_features, f) V_A for a point; after the codes it is `Weights.w_cluster`
-    squares: NDArray[np.float64]  # (3, pairs * octaves)
-    join: Array  # (pairs, 2 f)
-    pair: Array  # (pairs, f)
-    change: Array  # (pairs, f)
-    extra: Array  # (pairs, f)
+    a: Float[np.ndarray, "pairs g"]
+    b: Float[np.ndarray, "pairs g"]
+    features: Float[np.ndarray, "pairs n_features"]  # of `_cluster_features`
+    folded: Float[np.ndarray, "n_features f"]  # V_A for a point; its end is `Weights.w_cluster`
+    squares: Float64[np.ndarray, "3 pairs*octaves"]
+    join: Float[np.ndarray, "pairs 2*f"]
+    pair: Float[np.ndarray, "pairs f"]
+    change: Float[np.ndarray, "pairs f"]
+    extra: Float[np.ndarray, "pairs f"]
     # candidates of a step
-    scores: NDArray[np.float64]  # (rows * (slots + 1),)
-    start: Integers  # (rows + 1,) where each row's begin
-    seats: NDArray[np.float64]  # (2, slots + 1) cumulative probabilities and tallies of a row
-    y: Array  # (BLOCK, f)
-    y2: Array  # (BLOCK, f)
+    scores: Float64[np.ndarray, " rows*(slots+1)"]
+    start: Int64[np.ndarray, " rows+1"]  # where each row's begin
+    seats: Float64[np.ndarray, "2 slots+1"]  # cumulative probabilities and tallies of a row
+    y: Float[np.ndarray, "BLOCK f"]
+    y2: Float[np.ndarray, "BLOCK f"]
     # history: parents and choices of all steps, one step after the other
-    parents: Integers  # (N * rows,)
-    choices: Integers  # (N * rows,)
-    offsets: Integers  # (N + 1,)
-    log_z: NDArray[np.float64]  # (N,) log mean weight after each step
+    parents: Int64[np.ndarray, " N*rows"]
+    choices: Int64[np.ndarray, " N*rows"]
+    offsets: Int64[np.ndarray, " N+1"]
+    log_z: Float64[np.ndarray, " N"]  # log mean weight after each step
 
 
 @njit(**INSIDE, _nrt=True)  # which products ask for
@@ -680,6 +681,34 @@ def run_sequence(  # type: ignore[no-untyped-def]
         n_rows, side = n_children, 1 - side
         done[0] += 1
     return DONE, n_rows, side
+
+
+def sequence_types() -> tuple[Any, ...]:
+    """Of the arguments of `run_sequence`, in single precision, without beam or constraints."""
+    from numba import float32, int64, none, uint8, uint64
+
+    table, flags, counts = float32[:, ::1], uint8[::1], int64[::1]
+    tuples = _numba_type(Weights), _numba_type(Workspace)
+    return *tuples, table, table, table, int64, uint64, none, none, flags, counts
+
+
+def _numba_type(kind: Any) -> Any:
+    """The numba type of an annotation, or of a tuple with annotated fields."""
+    from numba import types
+
+    if fields := getattr(kind, "_fields", None):
+        hints = get_type_hints(kind)
+        return types.NamedTuple(tuple(_numba_type(hints[name]) for name in fields), kind)
+    if not hasattr(kind, "dims"):
+        return types.boolean if kind is bool else types.int64
+    (only,) = kind.dtypes if len(kind.dtypes) == 1 else ("float32",)
+    return types.Array(getattr(types, only), len(kind.dims), "C")
+
+
+@cache
+def start_compiling() -> None:
+    """Have `run_sequence`, half of what a first call compiles, made by another process."""
+    compile_elsewhere(run_sequence, sequence_types)
 
 
 @njit
