@@ -7,7 +7,7 @@
 * in the manner of the published code: for each n, for each k, g over all clusters, f(G_k, Q), with
   torch's own PReLU, one backward pass an order;
 * ours: `ncp.training.loss.accumulate`, of the same network (and loss) and of that of `gaussian-2d`;
-* the bare matrix products of the fused form, for the same candidates.
+* the bare matrix products of the fused form, for the same candidates, by the faster library.
 
 Medians, in brackets the least and the largest. `--quick` times one order and multiplies by 8. With
 `--threads 1` times are CPU seconds.
@@ -27,6 +27,7 @@ from ncp.network.blocks import PReLU
 from ncp.network.encoder import MLPEncoder
 from ncp.network.layout import candidates_per_row
 from ncp.network.network import NetworkSpec
+from ncp.sampling.threads import fast_products
 from ncp.training.data import Sequences
 from ncp.training.loss import accumulate
 from ncp.training.recipe import Recipe
@@ -109,6 +110,7 @@ def bare_products(n_candidates: int) -> Callable[[], None]:
     gradients = [torch.zeros(128, 128) for _ in range(PRODUCTS)]
     layers = [torch.randn(ROWS, 128) for _ in range(PRODUCTS + 1)]
 
+    @fast_products()
     def run() -> None:
         for start in range(0, n_candidates, ROWS):
             rows = [layer[: min(ROWS, n_candidates - start)] for layer in layers]
