@@ -56,7 +56,7 @@ class CheckPlan:
     agreement_datasets: int = 100
     nll_sizes: tuple[int, ...] = (50, 100)
     nll_datasets: int = 200
-    chain_datasets: int = 6
+    chain_datasets: int = 60  # six easy or hard ones are half or three times as far off
     chain_points: int = 50
     chain_samples: int = 200
     targets: Targets = Targets()

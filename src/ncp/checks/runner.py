@@ -306,13 +306,14 @@ def _chain_rows(ctx: _CheckContext, seed: int) -> Lines:
         "error": ("similarity error", "against a chain that had a hundred times the time; mean"),
         "weighted_error": ("similarity error, weighted", "by estimated importance weights; mean"),
         "log_evidence": ("log evidence", "nats; the chain's from that long one; mean"),
-        "seconds": ("seconds", f"N = {ctx.plan.chain_points}, {ctx.plan.chain_samples} samples"),
+        "seconds": ("seconds", f"N = {ctx.plan.chain_points}, {ctx.plan.chain_samples} samples; mean"),
     }
     for field_name, (what, meaning) in words.items():
         for prefix, whose in (("", ""), ("chain_", " of the chain")):
-            value = float(np.mean(getattr(found, prefix + field_name, np.nan)))
-            if np.isfinite(value):
-                yield _row(f"beside algorithm 8, {what}{whose}", value, meaning), "chain", found
+            values = np.asarray(getattr(found, prefix + field_name, np.nan))
+            if np.isfinite(value := float(values.mean())):
+                sd = f"{meaning}, standard error {values.std() / np.sqrt(values.size):.2g}"
+                yield _row(f"beside algorithm 8, {what}{whose}", value, sd), "chain", found
 
 
 def _row(
