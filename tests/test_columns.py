@@ -250,3 +250,37 @@ def test_columns_of_any_type_go_along_to_excel() -> None:
     assert back["zone"].tolist()[0].startswith("2024-01-01")
     assert back["list"].tolist() == ["[1]", "[2]"]
     assert back[["zone", "whole", "number"]].isna().sum().tolist() == [1, 1, 1]
+
+
+def test_categories_of_any_values_are_used() -> None:
+    frame = frame_of(
+        cut=pd.cut(np.arange(N) % 3, 3),
+        spaced=pd.Categorical(cycle(" a", " b", None)),
+        number=pd.Categorical(cycle(3, 1, 2)),
+    )
+    found = kinds(columns_of(frame))
+    assert len(found["cut"]) == 3
+    assert (found["spaced"], found["number"]) == (("a", "b"), ("1", "2", "3"))
+
+
+def test_parts_of_a_second_count() -> None:
+    moments = pd.to_datetime(np.arange(N), unit="ms")
+    days = columns_of(frame_of(when=moments)).values[:, 1]
+    np.testing.assert_allclose(np.diff(days) * 86400e3, 1, rtol=1e-6)
+
+
+def test_a_constant_column_is_no_other_column() -> None:
+    codes = pd.DataFrame({"a": cycle(1, 2, 3), "b": cycle(1, 2, 3, 4)})
+    assert not columns_of(codes).categorical.any()
+    assert not columns_of(codes.assign(c=7)).categorical.any()
+    assert columns_of(codes.assign(c=np.arange(N) / 7)).categorical.sum() == 2
+
+
+def test_further_rows_are_found_however_they_are_written() -> None:
+    frame = frame_of(
+        code=cycle("01", "02", "03"),
+        flag=pd.array(cycle(True, False), dtype="bool[pyarrow]"),
+        day=cycle("2020-01-02", "2020-03-04", "2020-05-06"),
+    )
+    found = columns_of(frame)
+    np.testing.assert_array_equal(encode(frame, found.names, found.levels), found.values)

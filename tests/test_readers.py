@@ -643,3 +643,73 @@ def test_very_long_lines() -> None:
     text = "\n".join(",".join(f"{value:.70f}" for value in row) for row in x)
     assert min(map(len, text.split("\n"))) > 2**17
     np.testing.assert_allclose(read(text)[0], x)
+
+
+ROWS = [f"{number:.2f}" for number in np.random.default_rng(0).normal(size=60)]
+
+
+@pytest.mark.parametrize(
+    ("first", "line"),
+    [
+        ("country,2019,2020", "c{i},{cell},{cell}"),  # numbers above decimals, a new word
+        ("name,1,2", "n{i},{cell},{cell}"),
+        ("kind,2", "{letter},{cell}"),  # a word that is none of a few
+        (",kind,day", "{i},{letter},2020-01-1{one}"),  # an empty name is no number
+        (",weight,price", "{i},{cell} kg,${cell}"),
+        ("kind,more", "{letter},{letter}"),
+    ],
+)
+def test_a_first_line_of_names_is_a_header(first: str, line: str) -> None:
+    lines = [
+        line.format(i=i, cell=cell.strip("-"), letter="abc"[i % 3], one=i % 9)
+        for i, cell in enumerate(ROWS)
+    ]
+    assert len(read_table("some.csv", "\n".join([first, *lines]).encode()).values) == 60
+    assert len(read_table("some.csv", "\n".join(lines[:50]).encode()).values) == 50
+
+
+def test_a_table_is_the_same_in_every_format(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "size": [float(cell) for cell in ROWS],
+            "weight": [f"{cell} kg" for cell in ROWS],
+            "day": [f"2020-01-{1 + i % 28:02d}" for i in range(60)],
+            "number": ROWS,
+            "kind": [" " + "abc"[i % 3] for i in range(60)],
+        }
+    )
+    files = {name: tmp_path / f"table.{name}" for name in ("csv", "parquet", "feather", "xlsx")}
+    frame.to_csv(files["csv"], index=False)
+    frame.to_parquet(files["parquet"])
+    frame.to_feather(files["feather"])
+    frame.to_excel(files["xlsx"], index=False)
+    first, *others = (read_table(path.name, path.read_bytes()) for path in files.values())
+    assert first.columns == ("size", "weight", "day", "number", "kind")
+    for other in others:
+        assert (other.columns, other.levels) == (first.columns, first.levels)
+        np.testing.assert_array_equal(other.values, first.values)
+
+
+def test_text_that_takes_too_much_room_stays_a_dictionary() -> None:
+    """Read back, a word of a megabyte in each of a thousand rows would be a gigabyte."""
+    buffer = io.BytesIO()
+    words = ["b" * 2**20, "a" * 2**20] * 500
+    pd.DataFrame({"size": np.arange(1000) / 7, "kind": words}).to_parquet(buffer)
+    frame, _ = load_arrow(buffer.getvalue(), Budget(2**28))
+    assert str(frame["kind"].dtype) == "category"
+
+
+def test_excel_without_names(tmp_path: Path) -> None:
+    path = tmp_path / "table.xlsx"
+    rows = [["abc"[i % 3], float(cell)] for i, cell in enumerate(ROWS)]
+    pd.DataFrame(rows).to_excel(path, index=False, header=False)
+    assert len(read_table(path.name, path.read_bytes()).values) == 60
+
+
+def test_json_of_lists() -> None:
+    assert read("[[1, 2], [3, 4.5]]") == ([[1.0, 2.0], [3.0, 4.5]], ("column 1", "column 2"))
+
+
+def test_whole_labels_with_gaps_are_whole() -> None:
+    table = read_table("some.csv", b"x,kind\n0.5,1.0\n1.5,\n2.5,2.0\n", known="kind")
+    assert table.known == ("1", None, "2")

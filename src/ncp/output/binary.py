@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ncp.files import Archive, Refused, read_array, read_header, read_some, refusing
-from ncp.output.text import counts_columns
+from ncp.output.text import counts_columns, has_header
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 __all__ = ["Budget", "load_arrow", "load_excel", "load_json", "load_npy", "load_zip", "unpacked"]
 
@@ -160,10 +160,10 @@ def _parquet_batches(content: bytes, budget: Budget) -> Iterator[Any]:
     found = pyarrow.parquet.ParquetFile(file)
     budget.check(COPIES * 8 * found.metadata.num_rows * found.metadata.num_columns)
     text = [field.name for field in found.schema_arrow if _is_text(field.type)]
+    yield found.schema_arrow
     file.seek(0)
     compact = pyarrow.parquet.ParquetFile(file, read_dictionary=text)
     flat = [field.name for field in compact.schema_arrow if not _is_nested(field.type)]
-    yield compact.schema_arrow
     yield from compact.iter_batches(BATCH_ROWS, columns=flat)
 
 
@@ -193,7 +193,19 @@ def _collect(parts: Iterator[Any], budget: Budget) -> tuple[DataFrame, list[str]
     if not batches:
         raise Refused("has no rows")
     table = pyarrow.Table.from_batches(batches).replace_schema_metadata(schema.metadata)
-    return table.to_pandas(types_mapper=_whole_numbers().get), nested
+    frame = table.to_pandas(types_mapper=_whole_numbers().get)
+    for name in {str(field.name) for field in schema if _is_text(field.type)} & {*frame.columns}:
+        frame[name], total = _as_text(frame[name], total, budget)
+    return frame, nested
+
+
+def _as_text(column: Series[Any], total: int, budget: Budget) -> tuple[Series[Any], int]:
+    """A dictionary of text as text, if that fits, so that its cells are read as any others."""
+    if str(column.dtype) != "category":
+        return column, total
+    sizes = np.array([len(text) for text in column.cat.categories] + [0])
+    total += TEXT_CELL * len(column) + TEXT_BYTES * int(sizes[column.cat.codes].sum())
+    return (column.astype(object), total) if total <= budget.limit else (column, total)
 
 
 def _whole_numbers() -> dict[Any, Any]:
@@ -238,7 +250,8 @@ def load_excel(content: bytes, archive: Archive, budget: Budget) -> DataFrame:
         rows = [(*row, *([None] * width))[:width] for row in rows]
         names = [f"column {i + 1}" for i in range(width)]
         shown = [["" if cell is None else str(cell) for cell in row] for row in rows[:50]]
-        if not any(isinstance(cell, str) for cell in rows[0]) and not counts_columns(shown):
+        has_words = any(isinstance(cell, str) for cell in rows[0])
+        if not (has_header(shown) if has_words else counts_columns(shown)):
             return DataFrame(rows, columns=names, dtype=object)
         if len(rows) == 1:
             raise Refused("has a header but no rows")
@@ -260,7 +273,7 @@ def _width(row: Sequence[Any]) -> int:
 
 
 def load_json(content: bytes, budget: Budget) -> DataFrame:
-    """A JSON object for each row, one a line or in a list; or one object of columns."""
+    """A JSON object for each row, one a line or in a list; or one of columns; or lists of cells."""
     import json
 
     from pandas import DataFrame
@@ -274,6 +287,8 @@ def load_json(content: bytes, budget: Budget) -> DataFrame:
             rows = _objects(text)
         if len(rows) == 1 and isinstance(rows[0], dict):
             rows = _transposed(rows[0])
+        if rows and all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
+            rows = [{f"column {i + 1}": cell for i, cell in enumerate(row)} for row in rows]
         if not rows or not all(isinstance(row, dict) for row in rows):
             raise Refused("is not a JSON table (expected an object for each row)")
         names = dict.fromkeys(name for row in rows for name in row)

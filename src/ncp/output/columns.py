@@ -267,12 +267,28 @@ def encode(frame: DataFrame, names: Sequence[str], levels: Sequence[tuple[str, .
     for j, (name, known) in enumerate(zip(names, levels, strict=True)):
         series = frame.iloc[:, found.index(name)]
         if known:
-            place = {level: i for i, level in enumerate(known)}
             cells = _Cells.of(series)
-            values[:, j] = cells.values([place.get(text, -1) for text in cells.texts])
+            values[:, j] = cells.values(_places(cells.texts, known))
         else:
             values[:, j] = _usable(_judge(j, name, series, False, False, "number")).numbers
     return values
+
+
+def _places(texts: Sequence[str], levels: tuple[str, ...]) -> list[int]:
+    """Which levels cells mean, as text or else as a number; -1 for none.
+
+    Example:
+        >>> _places(["A", "B", "01", "True"], ("1", "2", "A"))
+        [2, -1, 0, 0]
+    """
+    place = {level: i for i, level in enumerate(levels)}
+    worth = {_worth(level): i for i, level in enumerate(levels)}
+    return [place.get(text, worth.get(_worth(text), -1)) for text in texts]
+
+
+def _worth(text: str) -> float | str:
+    number = _floats((text,))
+    return text if number is None else float(number[0])
 
 
 def _with_plain_cells(frame: DataFrame) -> DataFrame:
@@ -370,6 +386,7 @@ def _judge(
         return _category(column, series, None)
     if said == "number":
         column = _with_unit(column, series, marks)
+        column = _with_dates(column, series) if column.bad else column
         return replace(column, kind="almost" if column.bad else "number")
     kind = _kind(column, series, header, is_index)
     if kind == "words":
@@ -457,12 +474,17 @@ def _by_value(level: str) -> tuple[int, float, str]:
 def _with_codes(columns: list[_Column], said: Mapping[int, str]) -> list[_Column]:
     """Whole numbers that are codes become categories, if other columns are left."""
     codes = [c.kind == "number" and c.position not in said and _is_code(c.numbers) for c in columns]
-    if all(codes):
+    if all(is_code or not _varies(c) for c, is_code in zip(columns, codes, strict=True)):
         return columns
     return [
         _category(c, _series(c.numbers), MOST_CODES) if is_code else c
         for c, is_code in zip(columns, codes, strict=True)
     ]
+
+
+def _varies(column: _Column) -> bool:
+    known = column.numbers[~np.isnan(column.numbers)]
+    return bool((known != known[:1]).any())
 
 
 def _series(numbers: np.ndarray) -> Series[Any]:
@@ -531,8 +553,8 @@ def _date_forms(texts: list[str]) -> list[str]:
 
 def _days(dates: Series[Any]) -> np.ndarray:
     """Days since 1970."""
-    seconds = dates.to_numpy(dtype="datetime64[s]")
-    return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64) / 86400.0)
+    moments = dates.to_numpy(dtype="datetime64[us]")
+    return np.where(np.isnat(moments), np.nan, moments.astype(np.int64) / 86400e6)
 
 
 def _is_number_of_rows(numbers: np.ndarray) -> bool:
@@ -550,11 +572,12 @@ def _parse(series: Series[Any]) -> tuple[np.ndarray, list[str]]:
     import pandas
 
     if isinstance(series.dtype, pandas.CategoricalDtype):  # each of its values once
-        numbers, bad = _parse(series.cat.categories.to_series())
-        codes = series.cat.codes.to_numpy()
-        present = numbers[codes] if len(numbers) else np.full(len(codes), np.nan)
-        is_bad = series.isin(bad).to_numpy() & (codes >= 0)
-        return np.where(codes >= 0, present, np.nan), bad[:1] * int(is_bad.sum())
+        each, codes = series.cat.categories, series.cat.codes.to_numpy()
+        numbers, bad = _parse(each.to_series())
+        is_bad = np.isnan(numbers) & np.array([_text(value) is not None for value in each], bool)
+        at = np.where(codes < 0, len(each), codes)  # a gap is none of them
+        n_bad = int(np.append(is_bad, False)[at].sum())
+        return np.append(numbers, np.nan)[at], bad[:1] * n_bad
     if series.dtype.kind in "biuf":
         return series.to_numpy(dtype=np.float64, na_value=np.nan), []
     if series.dtype.kind == "M":

@@ -214,7 +214,7 @@ def _content(content: bytes, budget: Budget, marks: Marks) -> _Content:
         frame, notes = load_arrow(content, budget)
         frame, keys = _with_index(frame)
         return _Content(frame, True, notes, keys)
-    if start[:1] == b"{" or start[:2] in (b"[{", b"[\n", b"[ "):
+    if start[:1] == b"{" or start[:2] in (b"[{", b"[[", b"[\n", b"[ "):
         return _Content(load_json(content, budget))
     budget.check_text(content)
     return _Content(*load_text(content, marks), marks=PLAIN)
@@ -259,6 +259,8 @@ def _labels(frame: DataFrame, column: str) -> tuple[str | None, ...]:
     cells = frame.iloc[:, find_column(column, [str(name) for name in frame.columns])]
     text = cells.astype(str).str.strip()
     missing = cells.isna() | text.str.lower().isin(MISSING)
+    if text[~missing].str.fullmatch(r"[+-]?\d+\.0").all():  # as pandas writes whole ones with gaps
+        text = text.str.removesuffix(".0")
     return tuple(None if none else str(cell) for cell, none in zip(text, missing, strict=True))
 
 

@@ -65,7 +65,11 @@ def console() -> Console:
     """Where results are printed."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    class Printed(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # which is no failure of the program
+
+    return Printed(highlight=False)
 
 
 def print_line(text: str, head: str = "") -> None:

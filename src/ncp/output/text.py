@@ -1,8 +1,8 @@
 """Text to columns of cells: the delimiter, the header, and what commas and points in numbers mean.
 
 The delimiter is the one that cuts the first lines alike, into the most numbers; a first line with
-words is a header. A comma in a number is a decimal point in half the world and separates thousands
-in the other. One cell can say which:
+words of its own is a header. A comma in a number is a decimal point in half the world and separates
+thousands in the other. One cell can say which:
 
     1,5   0,125   1.234,5     decimals: nobody writes thousands like that
     1,234,567   1,234.5       thousands
@@ -42,6 +42,8 @@ __all__ = [
     "Unit",
     "bare",
     "common_unit",
+    "counts_columns",
+    "has_header",
     "load_text",
     "meaning_of_commas",
 ]
@@ -51,6 +53,7 @@ DELIMITERS = ",;\t|"
 FIRST_LINES = 50  # that the delimiter and the header are told from
 
 SIGN, EXPONENT = r"[+-]?", r"([eE][+-]?\d+)?"
+WHOLE = re.compile(rf"{SIGN}\d+")
 COMMA_GROUPS = rf"{SIGN}[1-9]\d{{0,2}}(,\d{{3}})+(\.\d*)?"
 POINT_GROUPS = rf"{SIGN}[1-9]\d{{0,2}}(\.\d{{3}})+(,\d*)?"
 COMMA_DECIMAL = rf"{SIGN}(\d+,\d*|,\d+){EXPONENT}"
@@ -133,7 +136,7 @@ def load_text(content: bytes, marks: Marks) -> tuple[DataFrame, bool, list[str]]
     if max(map(len, cut)) == 1:  # a blank line is a missing value
         full = sum(1 for line in lines if line.strip())
         lines = [line or '""' for line in lines] if full > 0.5 * len(lines) else lines
-    header = _has_header(cut)
+    header = has_header(cut)
     text = "\n".join(line for line in lines if line.strip())
     told = [] if header else ["The first line has no names, so it was taken as a row."]
     frame = _frame(text, delimiter, header)
@@ -281,25 +284,46 @@ def _delimiter(lines: Sequence[str]) -> str:
     return best
 
 
-def _has_header(rows: list[list[str]]) -> bool:
-    """Whether the first row names the columns: no number in it, or a word above numbers.
+def has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names the columns.
 
-    Columns may be numbered, too (`counts_columns`).
+    It does without a number in it, unless all of its words are there again below; with a word above
+    numbers; and with a new word where its numbers are whole and those below are not, if there are
+    two, or the words below are of few kinds. Columns may be numbered, too (`counts_columns`).
 
     Example:
-        >>> _has_header([["5.1", "setosa"], ["4.9", "setosa"]])
+        >>> has_header([["5.1", "setosa"], ["4.9", "setosa"]])
         False
-        >>> _has_header([["size", "2"], ["4.9", "3.0"]])
+        >>> has_header([["size", "2"], ["4.9", "3.0"]])
+        True
+        >>> has_header([["country", "2019", "2020"], ["fr", "0.5", "1.5"], ["de", "0.7", "1.2"]])
         True
     """
-    first = [_is_number(cell) for cell in rows[0]]
-    if not any(first) or counts_columns(rows):
+    first = [cell.strip() for cell in rows[0]]
+    below = [[row[i].strip() for row in rows[1:] if i < len(row)] for i in range(len(first))]
+    is_number = [cell != "" and _is_number(cell) for cell in first]
+    words = [i for i, cell in enumerate(first) if cell and not is_number[i]]
+    if not any(is_number):
+        return not words or not all(first[i] in below[i] for i in words)
+    if counts_columns(rows):
         return True
-    for i, number in enumerate(first):
-        below = [_is_number(row[i]) for row in rows[1:] if i < len(row)]
-        if not number and below and sum(below) > 0.5 * len(below):
-            return True
-    return False
+    if any(below[i] and sum(map(_is_number, below[i])) > 0.5 * len(below[i]) for i in words):
+        return True
+    new = [i for i in words if below[i] and first[i] not in below[i]]
+    numbers = [i for i, found in enumerate(is_number) if found]
+    enough = new if len(numbers) > 1 else [i for i in new if _repeats(below[i])]
+    return bool(enough) and all(_is_above_decimals(first[i], below[i]) for i in numbers)
+
+
+def _repeats(cells: Sequence[str]) -> bool:
+    """Whether cells are of few kinds."""
+    return 3 * len(set(cells)) <= len(cells)
+
+
+def _is_above_decimals(cell: str, below: Sequence[str]) -> bool:
+    """Whether a whole number stands above others that are not whole."""
+    decimals = sum(not WHOLE.fullmatch(other) for other in below)
+    return WHOLE.fullmatch(cell) is not None and decimals > 0.95 * len(below)
 
 
 def counts_columns(rows: Sequence[Sequence[str]]) -> bool:
@@ -330,7 +354,7 @@ def counts_columns(rows: Sequence[Sequence[str]]) -> bool:
     if numbered:
         return steps <= {1}
     cells = [cell for row in others for cell in row[len(first) - len(names) :]]
-    decimals = sum(not re.fullmatch(rf"{SIGN}\d+", cell.strip()) for cell in cells)
+    decimals = sum(not WHOLE.fullmatch(cell.strip()) for cell in cells)
     return steps == {1} and first[0] != "" and decimals > 0.95 * len(cells)
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "how_sure",
     "in_words",
     "known_sentence",
+    "labels_sentence",
     "left_out_sentence",
     "number",
     "number_of_clusters",
@@ -397,14 +398,23 @@ def pixel_sentence(least: float, most: float) -> str:
 # -- what was done ---------------------------------------------------------------------------------
 
 
-def left_out_sentence(n: int) -> str:
-    """Rows with missing values.
+def left_out_sentence(n: int, every: bool = False) -> str:
+    """Rows with missing values, or with `every` value missing.
 
     Example:
-        >>> left_out_sentence(1)
-        '1 row with missing values was left out.'
+        >>> left_out_sentence(1), left_out_sentence(2, every=True)
+        ('1 row with missing values was left out.', '2 rows without any value were left out.')
     """
-    return f"{count(n, 'row')} with missing values {'was' if n == 1 else 'were'} left out."
+    what = "without any value" if every else "with missing values"
+    return f"{count(n, 'row')} {what} {'was' if n == 1 else 'were'} left out."
+
+
+def labels_sentence(n: int, most: int) -> str:
+    """More known labels than a part of a table can have rows of."""
+    return (
+        f"Of {n:,} known labels only {most:,} have a row in each part of the table, so others may "
+        "share a cluster; a larger max_points shows more of them at once."
+    )
 
 
 def parts_sentence(n_parts: int, n: int, total: int) -> str:
