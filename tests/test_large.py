@@ -9,7 +9,14 @@ from sklearn.metrics import adjusted_rand_score
 
 from ncp.clustering import large
 from ncp.clustering.cluster import cluster
-from ncp.clustering.large import Whole, carry_over, complete, representatives, shifted
+from ncp.clustering.large import (
+    Whole,
+    carry_over,
+    complete,
+    islands,
+    representatives,
+    shifted,
+)
 from ncp.clustering.prepare import Prepared, Settings, as_columns, look_again, prepare
 from ncp.model import NCP, load
 from ncp.posterior import Partitions, pool
@@ -299,3 +306,74 @@ def test_known_rows_that_no_part_has_go_with_their_label() -> None:
     assert carry_over(samples, index, estimate).tolist() == [0, 1, 1, 2, 1]
     known = np.array([7, -1, -1, 3, 7])
     assert carry_over(samples, index, estimate, known).tolist() == [0, 1, 1, 2, 0]
+
+
+@pytest.mark.parametrize("n_columns", [2, 6])
+@pytest.mark.parametrize("far", [30.0, 1000.0])
+def test_a_far_group_is_a_cluster_of_its_own(far: float, n_columns: int) -> None:
+    """Of 1,000 rows that a part has, it has eight."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5000, n_columns))
+    x[:40] = far + 0.5 * x[:40]
+    found = cluster(x, seed=0)
+    assert len(set(found.labels[:40])) == 1
+    assert not (found.labels[40:] == found.labels[0]).any()
+    assert not (found.samples[:, 40:] == found.samples[:, :1]).any()
+
+
+CLOUDS = {
+    "normal": lambda rng, n: rng.normal(size=(n, 3)),
+    "heavy": lambda rng, n: rng.standard_t(2, size=(n, 2)),
+    "log-normal": lambda rng, n: np.exp(rng.normal(size=(n, 1))),
+    "rounded": lambda rng, n: rng.poisson(3.0, size=(n, 2)).astype(float),
+    "square": lambda rng, n: rng.random(size=(n, 2)),
+    "capped": lambda rng, n: rng.standard_cauchy(size=(n, 1)),
+}
+
+
+@pytest.mark.parametrize("kind", CLOUDS)
+@pytest.mark.parametrize("n", [1500, 20_000])
+def test_one_cloud_has_no_islands(model: NCP, kind: str, n: int, seed: int) -> None:
+    x = CLOUDS[kind](np.random.default_rng(seed), n)
+    look = prepare(model, x, Settings(seed=0).for_model(model))
+    some = x[: large.MAPPED]
+    reach = large.reach_of(large.positions(model, look.features))
+    mapped = large.positions(model, look.preparation.apply(some))
+    assert (islands(mapped, large._standardised(some), reach) < 0).all()
+
+
+def test_islands_are_small_and_farther_than_wide() -> None:
+    rng = np.random.default_rng(0)
+    body, island = rng.random((1000, 2)), rng.random((10, 2))
+
+    def found(far: np.ndarray) -> np.ndarray:
+        points = np.concatenate([body, far])
+        return islands(points, points, 0.5)[len(body) :]
+
+    assert (found(island + 6) == 0).all()
+    assert (found(island[:6] + 6) < 0).all()  # too few
+    assert (found(rng.random((100, 2)) + 6) < 0).all()  # too many
+    assert (found(island + 2) < 0).all()  # too near
+    points = np.concatenate([body, island + 6])
+    spread = np.concatenate([body, 6 + 10.0 ** np.arange(10)[:, None] * [1, 1]])
+    assert (islands(points, spread, 0.5) < 0).all()  # tails that were capped
+
+
+def test_said_numbers_of_clusters_hold_in_all_that_is_told() -> None:
+    x, _ = blobs([700, 700, 700])
+    found = cluster(x, seed=0, n_clusters=5)
+    assert found.n_clusters == 5
+    assert found.summary.n_clusters.values.tolist() == [5]
+    assert (found.posterior.n_clusters == 5).all()
+
+
+def test_more_labels_than_a_part_has_room_for() -> None:
+    """Each stays together, and a warning says what is not sure."""
+    x, _ = blobs([100, 100, 100])
+    known = np.full(300, -1)
+    known[:120] = np.repeat(np.arange(60), 2)
+    found = cluster(x, seed=0, known=known, max_points=100, at_any_price=True)
+    assert (found.samples[:, 0:120:2] == found.samples[:, 1:120:2]).all()
+    assert any("60 known labels" in warning for warning in found.warnings)
+    with pytest.raises(ValueError, match="max_points"):
+        cluster(x, seed=0, at_least=150, max_points=100)

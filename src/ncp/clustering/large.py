@@ -23,6 +23,9 @@ so many clusters appear that these were far too many, it is done once more with 
 than not, in most parts) are looked at together: a small group that has a row or two in a part has
 all of its rows there.
 
+**Islands.** A small group that is farther from all other rows than it is wide, twice, is a cluster
+of its own. A part has a few of its rows, which the network takes for outliers of a cluster.
+
 **Looking again.** The rows of a cluster are looked at alone, standardised anew; where one cluster
 is improbable, each sample is divided as a sample of that look says. So what is found is finer than
 a part of the table alone would show. It is done where the look has far more of the cluster's rows
@@ -38,6 +41,8 @@ from typing import cast
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int, Int16, Int64
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
@@ -55,7 +60,9 @@ __all__ = [
     "Whole",
     "carry_over",
     "complete",
+    "covering",
     "equal_samples",
+    "islands",
     "representatives",
     "shifted",
 ]
@@ -71,6 +78,8 @@ BLOCK = 2000  # rows at once
 COMPARED = 6  # samples of a part, for stability
 FAR = 3.0  # times the largest gap but few in a part: beyond it, a row may be a stray
 FEWEST_STRAYS = 5
+MAPPED = 8_000  # rows among which islands are looked for
+FEWEST_ISLANDERS, NEIGHBOURS = 8, 12
 LOOK_ROWS = 500  # of a cluster that is looked at again
 LOOK_SAMPLES, LOOK_ORDERS = 64, 8
 LOOK_DEPTH = 3
@@ -176,6 +185,7 @@ def complete(
         if stray.sum() >= FEWEST_STRAYS:
             work.regroup(samples, rows[stray])
         work.look_again(samples, [part.index for part in parts])
+        work.part_islands(samples, parts[0])
     return Whole(_renumbered(samples), stability, sharper is not None)
 
 
@@ -239,7 +249,7 @@ class _Completion:
 
     def _moved(self, part: Part, among: Int64[np.ndarray, " m"], nearest: int) -> np.ndarray:
         """What the network would see of a part's rows nearer to where rows are dense."""
-        dense = positions(self.model, part.preparation.apply(self.columns.values[among]))
+        dense = self._positions(part, among)
         before = positions(self.model, part.features)
         after = shifted(before, dense, nearest)
         features = part.features.reshape(len(before), -1).copy()
@@ -307,6 +317,30 @@ class _Completion:
                 below += look.groups(rows, labels, self.settings)
             groups = below
         return n_divided
+
+    def part_islands(self, samples: Int16[np.ndarray, "S N"], part: Part) -> None:
+        """Islands share no cluster with other rows; where rows are is what the part says."""
+        if n_positions(self.model) == 0 or self.columns.categorical.any():
+            return  # rare levels are islands, too
+        some = self.rng.permutation(self.rows)[:MAPPED]
+        mapped = self._positions(part, some)
+        reach = reach_of(positions(self.model, part.features))
+        found = islands(mapped, _standardised(self.columns.values[some]), reach)
+        if not (found >= 0).any():
+            return
+        nearest = cKDTree(mapped)
+        island = np.full(len(self.rows), -1)
+        for start in range(0, len(self.rows), BLOCK):
+            here = self._positions(part, self.rows[start : start + BLOCK])
+            distance, at = nearest.query(here)
+            island[start : start + BLOCK] = np.where(distance <= reach, found[at], -1)
+        for sample in samples:
+            for k in range(found.max() + 1):
+                mine = self.rows[island == k]
+                sample[mine] = sample.max() + 1 + np.unique(sample[mine], return_inverse=True)[1]
+
+    def _positions(self, part: Part, rows: Int64[np.ndarray, " m"]) -> Float64[np.ndarray, "m D"]:
+        return positions(self.model, part.preparation.apply(self.columns.values[rows]))
 
     def _prepared(self, groups: Sequence[np.ndarray]) -> list[Part]:
         """Some rows of each group, standardised on their own, not clustered yet."""
@@ -398,6 +432,62 @@ def shifted(
     return points
 
 
+def reach_of(points: Float64[np.ndarray, "n D"]) -> float:
+    """How far rows may be from a part's that are not beyond them: few gaps in it are so large."""
+    gaps = np.asarray(cKDTree(points).query(points, k=[min(2, len(points))])[0])
+    return FAR * float(np.quantile(gaps, 0.99))
+
+
+def islands(
+    points: Float64[np.ndarray, "n D"], values: Float64[np.ndarray, "n P"], reach: float
+) -> Int64[np.ndarray, " n"]:
+    """The number of each row's island, -1 for none: small groups that are far from all others.
+
+    Args:
+        points: Where rows are to the network, which bends and caps tails.
+        values: Where they are without that; a group is far in both.
+        reach: The least distance; that of few different points from their nearest is another.
+
+    Example:
+        >>> body = np.linspace(0, 10, 1000)[:, None]
+        >>> rows = np.concatenate([body, 20 + np.linspace(0, 1, 8)[:, None]])
+        >>> islands(rows, rows, 2.0)[[0, -1]]
+        array([-1,  0])
+    """
+    n, k = len(points), min(NEIGHBOURS + 1, len(points))
+    reach = max(reach, reach_of(np.unique(points, axis=0)))
+    distance, near = map(np.asarray, cKDTree(points).query(points, k=np.arange(1, k + 1)))
+    row, column = np.nonzero(distance <= reach)
+    graph = csr_array((np.ones(len(row)), (row, near[row, column])), shape=(n, n))
+    group = connected_components(graph, directed=False)[1]
+    sizes, found, number = np.bincount(group), np.full(n, -1), 0
+    for one in np.flatnonzero((sizes >= FEWEST_ISLANDERS) & (sizes <= SMALL * n)):
+        mine = group == one
+        if _gap(points, mine) > reach and all(_is_far(z, mine) for z in (points, values)):
+            found[mine] = number
+            number += 1
+    return found
+
+
+def _standardised(rows: np.ndarray) -> Float64[np.ndarray, "n P"]:
+    """Columns of like spread, whatever is far out in them; missing values in the middle."""
+    flat = rows.reshape(len(rows), -1)
+    flat = flat[:, ~np.isnan(flat).all(0)]
+    low, middle, high = np.nanquantile(flat, [0.05, 0.5, 0.95], axis=0)
+    spread = np.where(high > low, high - low, np.fmax(np.nanstd(flat, axis=0), 1e-300))
+    return np.asarray(np.nan_to_num((flat - middle) / spread))
+
+
+def _is_far(points: Float64[np.ndarray, "n D"], mine: Bool[np.ndarray, " n"]) -> bool:
+    """Whether some rows are farther from all others than twice their width."""
+    radius = float(np.linalg.norm(points[mine] - points[mine].mean(0), axis=1).max())
+    return _gap(points, mine) > 4 * radius
+
+
+def _gap(points: Float64[np.ndarray, "n D"], mine: Bool[np.ndarray, " n"]) -> float:
+    return float(np.min(cKDTree(points[~mine]).query(points[mine])[0]))
+
+
 class _Twins:
     """Which rows of a part stand for other rows."""
 
@@ -405,8 +495,7 @@ class _Twins:
         self.model, self.part, self.rng, self.is_scored = model, part, rng, is_scored
         self.points = positions(model, part.features)
         self.tree = cKDTree(self.points)
-        gaps = np.asarray(self.tree.query(self.points, k=[min(2, len(self.points))])[0])[:, 0]
-        self.reach = FAR * float(np.quantile(gaps, 0.99))
+        self.reach = reach_of(self.points)
         which = rng.permutation(len(part.samples))[:SCORED_SAMPLES]
         self.labels = as_rows(part.samples[which])
 
@@ -462,6 +551,8 @@ def _same_label(
         rows = known == label
         if len(homes):
             twins[rows] = homes[rng.integers(len(homes), size=(int(rows.sum()), twins.shape[1]))]
+        else:  # of so many labels that a part has not all
+            twins[rows] = twins[rows.argmax()]
     return twins
 
 
@@ -500,6 +591,23 @@ def representatives(
     few = order[first[order]][: most // 2]
     rest = order[~np.isin(order, few)][: most - len(few)]
     return np.sort(np.concatenate([few, rest]))
+
+
+def covering(
+    samples: Int[np.ndarray, "S N"], index: Int64[np.ndarray, " a"]
+) -> Int64[np.ndarray, " b"]:
+    """The rows `index`, and more of them so that each cluster of each sample has one.
+
+    Example:
+        >>> covering(np.array([[0, 0, 1, -1], [0, 0, 0, -1]]), np.array([0]))
+        array([0, 2])
+    """
+    for sample in samples:
+        sizes = np.bincount(sample + 1)[1:]  # but of -1
+        sizes[sample[index]] = 0
+        more = [np.flatnonzero(sample == k)[0] for k in np.flatnonzero(sizes)]
+        index = np.append(index, more).astype(np.int64)
+    return np.sort(index)
 
 
 def carry_over(
