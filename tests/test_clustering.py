@@ -302,3 +302,32 @@ def test_a_model_of_two_columns_takes_the_two_that_are_numbers(plane: NCP, x: np
         cluster(frame[["a", "kind"]], plane)
     with pytest.raises(ValueError, match="no numeric column and no categories"):
         cluster(frame[["kind"]], tabular())
+
+
+def test_rows_without_any_value_are_left_out(table: NCP, x: np.ndarray) -> None:
+    gaps = np.concatenate([x, np.full((4, 2), np.nan)])
+    found, plain = (cluster(rows, table, n_samples=32, seed=0) for rows in (gaps, x))
+    assert (found.labels[30:] == -1).all()
+    np.testing.assert_array_equal(found.labels[:30], plain.labels)
+    assert found.posterior == plain.posterior or (found.samples[:, :30] == plain.samples).all()
+    assert "4 rows without any value were left out." in found.notes
+
+
+def test_frames_of_other_libraries(table: NCP, x: np.ndarray) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    frame = pyarrow.table({"a": x[:, 0], "b": x[:, 1]})
+    found = cluster(frame, table, n_samples=32, seed=0)
+    assert found.columns == ("a", "b")
+    np.testing.assert_array_equal(found.predict(frame), found.predict(frame.to_pandas()))
+
+
+def test_sparse_tables_are_refused(table: NCP, x: np.ndarray) -> None:
+    from scipy.sparse import csr_array
+
+    with pytest.raises(ValueError, match="dense"):
+        cluster(csr_array(x), table, n_clusters=2)
+
+
+def test_samples_that_were_not_weighted_have_weights_all_the_same(x: np.ndarray) -> None:
+    found = cluster(x, "gaussian-2d", exact=False, n_samples=64, seed=0)
+    assert not any("no weights" in said for said in (*found.notes, *found.warnings))

@@ -483,3 +483,8 @@ def test_limits_that_were_said_before_stay_said(model: NCP) -> None:
     after = before.given(at_most=4)
     assert set((after.samples.max(1) + 1).tolist()) <= {3, 4}
     assert (after.heard.knowledge.at_least, after.heard.knowledge.at_most) == (3, 4)  # type: ignore[union-attr]
+
+
+def test_labels_are_one_for_each_row(model: NCP) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        found(model, blobs(), known=np.zeros((40, 1)))

@@ -306,7 +306,10 @@ def _chain_rows(ctx: _CheckContext, seed: int) -> Lines:
         "error": ("similarity error", "against a chain that had a hundred times the time; mean"),
         "weighted_error": ("similarity error, weighted", "by estimated importance weights; mean"),
         "log_evidence": ("log evidence", "nats; the chain's from that long one; mean"),
-        "seconds": ("seconds", f"N = {ctx.plan.chain_points}, {ctx.plan.chain_samples} samples; mean"),
+        "seconds": (
+            "seconds",
+            f"N = {ctx.plan.chain_points}, {ctx.plan.chain_samples} samples; mean",
+        ),
     }
     for field_name, (what, meaning) in words.items():
         for prefix, whose in (("", ""), ("chain_", " of the chain")):

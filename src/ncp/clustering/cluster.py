@@ -24,12 +24,19 @@ from ncp.clustering.assign import Scorer
 from ncp.clustering.gaussian import FamilyTable, check_family_options, family_of, prepare_family
 from ncp.clustering.gaussian_result import family_exact, family_result
 from ncp.clustering.knowledge import Heard, Knowledge, Translated, row_names
-from ncp.clustering.large import carry_over, complete, equal_samples, representatives
+from ncp.clustering.large import (
+    carry_over,
+    complete,
+    covering,
+    equal_samples,
+    representatives,
+)
 from ncp.clustering.prepare import (
     Preparation,
     Prepared,
     Range,
     Settings,
+    as_frame,
     fit_preparation,
     look_again,
     prepare,
@@ -126,7 +133,10 @@ def cluster_many(
     started = time.monotonic()
     ranges: dict[int, Range] = {}
     said = [Knowledge()] * len(xs) if knowledge is None else list(knowledge)
-    tables = [_Table.prepare(network, x, how, ranges, one) for x, one in zip(xs, said, strict=True)]
+    tables = [
+        _Table.prepare(network, as_frame(x), how, ranges, one)
+        for x, one in zip(xs, said, strict=True)
+    ]
     tell = None if progress is None else _sampling_progress(progress)
     enough = how if asked.n_samples else replace(how, n_samples=_enough_given(how))
     drawn = _draw(network, tables, how, tell)
@@ -173,7 +183,7 @@ def _exact_answer(
     raw = [own for own, one in zip(drawn, made, strict=True) if one.report.method == "none"]
     if not raw or not has_exact_finish(network):
         return found
-    weigh = partial(_make_exact, raw[0], network, replace(how, reweight=True), table)
+    weigh = partial(_make_exact, raw[0], network, replace(how, reweight=True, exact=None), table)
     return _with_doubts(found, weigh, how)
 
 
@@ -367,6 +377,8 @@ def _answer(
     prepared = given.prepared
     found = _all_rows(given, model, settings, posteriors, progress)
     posterior, constraints = found.posterior, given.constraints[0]
+    if constraints is not None and len(found.index) > len(prepared.index):
+        constraints = _constraints(given.rows, given.knowledge, given.x, found.index)
     summary = summarise(
         posterior.labels,
         posterior.weights,
@@ -458,6 +470,8 @@ def _all_rows(
     if known is None:
         rows = np.flatnonzero(first.usable)
         index = representatives(whole.samples, rows, len(index), rng)
+    elif given.knowledge.says_number():
+        index = covering(whole.samples, index)
     posterior = Partitions.of(whole.samples[:, index])
     preparation, features = fit_preparation(model, first.columns, index, settings)
     notes = (stability_sentence(whole.stability),) + (

@@ -80,6 +80,8 @@ class Knowledge:
             not isinstance(self.known, Iterable) or isinstance(self.known, str)
         ):
             raise ValueError(f"Expected known labels, one for each row, but got {self.known!r}")
+        if len(shape := getattr(self.known, "shape", (0,))) != 1:
+            raise ValueError(f"Expected known labels, one for each row, but got shape {shape}")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -88,9 +90,12 @@ class Knowledge:
 
     def said(self) -> bool:
         """Whether anything was."""
-        numbers = (self.n_clusters, self.at_least, self.at_most)
         links = len(self.together) + len(self.apart)
-        return self.known is not None or links > 0 or any(n is not None for n in numbers)
+        return self.known is not None or links > 0 or self.says_number()
+
+    def says_number(self) -> bool:
+        """Whether anything was said of the number of clusters."""
+        return any(n is not None for n in (self.n_clusters, self.at_least, self.at_most))
 
     def added_to(self, before: Knowledge, x: Any) -> Knowledge:
         """This and what was known before; of the same thing, the new one holds."""
@@ -188,6 +193,12 @@ class Translated:
                 "missing values, which the model cannot take"
             )
         exactly, at_least, at_most = self.number
+        for name, number in (("n_clusters", exactly), ("at_least", at_least)):
+            if isinstance(number, int) and len(index) < number <= len(self.labels):
+                raise ValueError(
+                    f"Expected {name} <= {len(index)}, the rows that are clustered at once, but "
+                    f"got {number}; see max_points"
+                )
         return constrain(
             len(index),
             self.labels[index],

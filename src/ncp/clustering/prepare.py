@@ -28,6 +28,7 @@ from ncp.output.words import (
     NOTHING_VARIES,
     PIXELS_DIVIDED,
     count,
+    labels_sentence,
     left_out_sentence,
     parts_sentence,
     pixel_sentence,
@@ -46,6 +47,7 @@ __all__ = [
     "Settings",
     "Units",
     "as_columns",
+    "as_frame",
     "as_rows",
     "check_shape",
     "fit_preparation",
@@ -261,6 +263,13 @@ class Prepared:
         return len(self.index) < int(self.usable.sum())
 
 
+def as_frame(x: Any) -> Any:
+    """A frame of another library (pyarrow, Polars) as one of pandas; other tables as they are."""
+    if hasattr(x, "toarray") and hasattr(x, "nnz"):
+        raise ValueError("Expected a dense table but got a sparse one; x.toarray() is dense")
+    return x.to_pandas() if hasattr(x, "to_pandas") else x
+
+
 def as_rows(x: Any) -> np.ndarray:
     """A table of floats, rows first, with NaN for missing; a vector is one column."""
     pandas = sys.modules.get("pandas")
@@ -356,15 +365,17 @@ def prepare(
     columns = as_columns(x, settings)
     columns = columns if tabular else columns.as_numbers()
     rows = columns.values
-    usable = np.ones(len(rows), dtype=bool)
     notes = list(columns.notes)
+    missing = np.isnan(rows).reshape(len(rows), -1)
     if not tabular:
         check_shape(model, rows)
-        usable = ~np.isnan(rows).reshape(len(rows), -1).any(1)
-        if not usable.any():
-            raise ValueError("Expected a row without missing values but every row has one")
-        if not usable.all():
-            notes.append(left_out_sentence(int((~usable).sum())))
+    elif missing.all():
+        raise ValueError("Expected a table with values but every cell is missing")
+    usable = ~(missing.all(1) if tabular else missing.any(1))
+    if not usable.any():
+        raise ValueError("Expected a row without missing values but every row has one")
+    if not usable.all():
+        notes.append(left_out_sentence(int((~usable).sum()), every=tabular))
     index = np.flatnonzero(usable)
     limit = settings.for_model(model).max_points
     assert limit is not None
@@ -372,14 +383,16 @@ def prepare(
     if n_looks > 1:
         notes.append(parts_sentence(n_looks, limit, len(index)))
         index = _subset(index, limit, np.random.default_rng(settings.seed), knowledge)
-    if tabular and np.isnan(rows).any():
+    if tabular and missing[usable].any():
         n_looks = MOST_LOOKS
+    n_labels = 0 if knowledge is None or n_looks == 1 else len(knowledge.names)
+    crowded = [labels_sentence(n_labels, limit // 2)] if n_labels > limit // 2 else []
     if tabular:
         found = _prepare_table(model, columns, index, usable, notes, settings)
-        return replace(found, n_looks=n_looks)
+        return replace(found, n_looks=n_looks, warnings=(*found.warnings, *crowded))
     units, sentences = _units(model, rows[index], settings)
     features = units.apply(rows[index])
-    warnings = _warnings(model, features, {} if ranges is None else ranges)
+    warnings = (*_warnings(model, features, {} if ranges is None else ranges), *crowded)
     notes = [*notes, *sentences]
     return Prepared(columns, features, index, usable, units, tuple(notes), warnings, n_looks)
 
@@ -437,8 +450,6 @@ def _prepare_table(
             "Expected no scale or noise_sd, since the tabular model standardises columns itself"
         )
     rows = columns.values.reshape(len(columns), -1)
-    if np.isnan(rows).all():
-        raise ValueError("Expected a table with values but every cell is missing")
     fitted = preprocessing.fit(rows[index], columns.categorical)
     if not fitted.rows.all():
         usable = usable & ~np.isnan(rows).any(1)

@@ -22,6 +22,7 @@ from ncp.clustering.assign import Scorer
 from ncp.clustering.knowledge import Heard, Knowledge, cluster_names, names_to_find, own_index
 from ncp.clustering.prepare import (
     Settings,
+    as_frame,
     as_rows,
     check_shape,
     preprocessing_of,
@@ -218,6 +219,7 @@ class Clustering:
 
     def _rows(self, x: Any) -> np.ndarray:
         """New rows as numbers, in the order of the table's columns."""
+        x = as_frame(x)
         named = self.frame is not None or self.columns != default_names(len(self.columns))
         if hasattr(x, "columns") and not isinstance(x, Columns):
             given = tuple(str(name).strip() for name in x.columns)

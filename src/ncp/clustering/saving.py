@@ -74,7 +74,10 @@ def saved(found: Clustering, table: bool = True) -> bytes:
         frame = frame.iloc[:, :0]  # what the rows are called, as the caller calls them
     arrays, family = _arrays(found, with_table, frame)
     names = None if frame is None else [str(name) for name in frame.columns]
-    return _zipped(arrays, _about(found) | {"frame": names, "family": family})
+    kinds = [] if frame is None else [str(kind) for kind in frame.dtypes]
+    categories = [i for i, kind in enumerate(kinds) if kind == "category"]
+    more = {"frame": names, "categories": categories, "family": family}
+    return _zipped(arrays, _about(found) | more)
 
 
 def _arrays(
@@ -199,7 +202,7 @@ def load_clustering(
             scorer=None,
             is_conjugate=bool(about["is_conjugate"]),
             weights=str(about["weights"]),
-            frame=_frame(about["frame"], arrays),
+            frame=_frame(about, arrays),
             names=tuple(about["names"]),
             heard=_heard(about["heard"], arrays),
         )
@@ -292,13 +295,15 @@ def _network(about: Mapping[str, Any], model: str | os.PathLike[str] | NCP | Non
     return network
 
 
-def _frame(columns: list[str] | None, arrays: Mapping[str, np.ndarray]) -> DataFrame | None:
+def _frame(about: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> DataFrame | None:
+    columns = about["frame"]
     if columns is None:
         return None
     from pandas import DataFrame, Index
 
     values = [arrays[f"frame_{i + 1}"] for i in range(len(columns))]
     frame = DataFrame(dict(enumerate(values)), index=Index(arrays["frame_0"]))
+    frame = frame.astype(dict.fromkeys(about.get("categories", ()), "category"))
     frame.columns = Index(columns)
     return frame
 

@@ -255,8 +255,8 @@ class FittedTransform:
         return y, distance, self._share(missing)
 
     def _share(self, missing: Mask) -> Array:
-        """Of the values of rows that are missing, columns of nothing left out."""
-        some = ~self.missing.all(0)
+        """Of the values of rows that are missing, columns that do not vary left out."""
+        some = _varies(self.table)
         return np.asarray(missing[:, some].sum(1) / max(int(some.sum()), 1))
 
     def _assemble(self, y: Array, distance: Array, missing: Array) -> NDArray[np.float32]:
@@ -394,16 +394,25 @@ def _encode(x: Array, is_category: Mask, transform: TabularTransform) -> Encodin
     )
 
 
+def _varies(x: Array) -> Mask:
+    """Which columns (P,) have different values."""
+    least, most = np.fmin.reduce(x, axis=0), np.fmax.reduce(x, axis=0)
+    return np.asarray(most > least)
+
+
 def _centre_and_scale(x: Array, clip: float) -> tuple[Array, Array]:
     """Winsorised mean (P,) and standard deviation (P,) of columns; zero marks a constant one."""
     ordered = np.sort(x, axis=0)
+    largest = np.maximum(np.abs(ordered[0]), np.abs(ordered[-1]))
+    unit = np.where((largest > 0.0) & (largest < 1e-100), largest, 1.0)  # their squares would be 0
+    ordered = ordered / unit
     first, last = ordered[0], ordered[-1]
     centre, scale = _winsorised(ordered, clip)
     # a column that varies only in its tails still counts, but one gross error does not
     scale = np.maximum(scale, 0.3 * _winsorised(ordered, min(0.01, clip))[1])
     scale = np.where(scale == 0.0, ordered.std(0), scale)
     constant = last - first <= 1e-12 * np.maximum(np.abs(first), np.abs(last))
-    return centre, np.where(constant, 0.0, scale)
+    return centre * unit, np.where(constant, 0.0, scale * unit)
 
 
 def _winsorised(ordered: Array, clip: float) -> tuple[Array, Array]:
@@ -500,7 +509,7 @@ class _Donors:
         self.centre = np.where(known, x, 0.0).sum(0) / count
         spread = np.sqrt(np.where(known, (x - self.centre) ** 2, 0.0).sum(0) / count)
         self.spread = np.where(spread > 0.0, spread, 1.0)
-        self.known = known
+        self.known, self.varies = known, _varies(x)
         self.k = int(np.clip(np.sqrt(len(x)) / 2, 2, 8))
 
     def lend(self, x: Array, rng: Generator | None = None) -> Array:
@@ -515,8 +524,8 @@ class _Donors:
             for j in np.flatnonzero(lacking[rows].any(0)):
                 donors = np.flatnonzero(self.known[:, j])
                 takers = np.flatnonzero(lacking[rows, j])
-                if donors.size == 0:
-                    out[rows[takers], j] = 0.0
+                if not self.varies[j]:
+                    out[rows[takers], j] = self.x[donors[0], j] if donors.size else 0.0
                     continue
                 near = distance[np.ix_(takers, donors)]
                 k = 1 if rng is None else min(self.k, donors.size)
@@ -532,7 +541,7 @@ class _Donors:
     def _distances(self, x: Array) -> Array:
         """Mean squared difference (M, N) over what a row and a donor both have."""
         numbers = ~self.is_category
-        theirs, ours = ~np.isnan(x), self.known
+        theirs, ours = ~np.isnan(x) & self.varies, self.known & self.varies
         a = np.where(theirs, (x - self.centre) / self.spread, 0.0)
         b = np.where(ours, (self.x - self.centre) / self.spread, 0.0)
         u, v = theirs[:, numbers] * 1.0, ours[:, numbers] * 1.0
