@@ -494,3 +494,12 @@ def test_public_names() -> None:
         assert name in dir(ncp)
     with pytest.raises(AttributeError, match="nonesuch"):
         ncp.nonesuch  # noqa: B018
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    code = "import sys; from ncp.cli import app; sys.exit(app(['models']))"
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -246,6 +246,17 @@ def test_save_and_load(found: Clustering, model: NCP, frame: pd.DataFrame, tmp_p
         Clustering.load(tmp_path / "found.npz", gaussian(2))
 
 
+def test_saved_categories_are_categories(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    codes = pd.Categorical(rng.permutation(np.arange(60) % 6), categories=range(6))
+    frame = pd.DataFrame({"size": rng.normal(size=60), "code": codes})
+    found = cluster(frame, tabular(), n_samples=32, seed=0)
+    found.save(tmp_path / "found.npz")
+    again = Clustering.load(tmp_path / "found.npz", tabular())
+    pd.testing.assert_frame_equal(again.frame, frame)
+    np.testing.assert_array_equal(again.predict(frame), found.predict(frame))
+
+
 def test_save_without_the_table(found: Clustering, model: NCP, tmp_path: Path) -> None:
     found.save(tmp_path / "small.npz", table=False)
     values = {f"{value:.9g}"[:9] for value in found.table.ravel()}

@@ -110,6 +110,21 @@ class TestTransform:
         features = TabularTransform()(x)
         np.testing.assert_allclose(features, TabularTransform()(x[:, [0, 2]]), atol=1e-6)
 
+    def test_constant_columns_change_nothing(self, rng: np.random.Generator) -> None:
+        x = rng.normal(size=(60, 3))
+        x[rng.random(x.shape) < 0.1] = np.nan
+        more = np.column_stack((x, np.full((60, 3), 7.0)))
+        more[5, 4] = np.nan
+        plain, wide = (TabularTransform().fit(table, None, 1) for table in (x, more))
+        np.testing.assert_allclose(wide.features, plain.features, atol=1e-6)
+        np.testing.assert_allclose(wide.apply(more), plain.apply(x), atol=1e-6)
+
+    def test_tiny_numbers_vary(self, rng: np.random.Generator) -> None:
+        x = rng.normal(size=(60, 3))
+        np.testing.assert_allclose(
+            TabularTransform()(x * 1e-200), TabularTransform()(x), rtol=1e-4, atol=1e-5
+        )
+
     @pytest.mark.parametrize("x", [[[1.0, 2.0]], [[1.0], [2.0]], np.ones((5, 3)), [1.0, 2.0, 3.0]])
     def test_tiny_and_constant_tables_give_finite_features(self, x: object) -> None:
         features = TabularTransform()(x)

@@ -516,6 +516,9 @@ class _Donors:
         """A copy of x (M, P) without missing values; without rng the nearest row lends."""
         out = x.copy()
         lacking = np.isnan(x)
+        for j in np.flatnonzero(lacking.any(0) & ~self.varies):
+            out[lacking[:, j], j] = self.x[self.known[:, j], j][:1].sum()  # its one value, or 0
+        lacking &= self.varies
         for start in range(0, len(x), 1000):
             rows = start + np.flatnonzero(lacking[start : start + 1000].any(1))
             distance = self._distances(x[rows])
@@ -524,9 +527,6 @@ class _Donors:
             for j in np.flatnonzero(lacking[rows].any(0)):
                 donors = np.flatnonzero(self.known[:, j])
                 takers = np.flatnonzero(lacking[rows, j])
-                if not self.varies[j]:
-                    out[rows[takers], j] = self.x[donors[0], j] if donors.size else 0.0
-                    continue
                 near = distance[np.ix_(takers, donors)]
                 k = 1 if rng is None else min(self.k, donors.size)
                 chosen = np.argpartition(near, k - 1, axis=1)[:, :k]
