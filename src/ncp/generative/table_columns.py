@@ -87,8 +87,9 @@ def draw_columns(z: Array, n_columns: int, rng: Generator) -> Array:
         return z
     z = (z - z.mean(0)) / (z.std() + 1e-12)
     n_noise = 0
-    if rng.random() < 0.35:
-        n_noise = int(rng.integers(0, max(1, (n_columns - q) // 2) + 1))
+    if rng.random() < 0.4:  # every other of these tables may have hardly anything else
+        most = (n_columns - q) // (2 if rng.random() < 0.5 else 1)
+        n_noise = int(rng.integers(0, max(1, most) + 1))
     n_loaded = n_columns - n_noise
     direct = min(q, n_loaded) if rng.random() < 0.4 else 0
     loadings = rng.standard_normal((q, n_loaded - direct)) * np.exp(
