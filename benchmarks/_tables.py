@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from _pictures import draw_pictures
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -302,6 +303,11 @@ SHAPES: dict[str, Callable[[Generator], Parts]] = {
 }
 
 
+def pictures() -> Iterator[DataSet]:
+    for name, x, labels in draw_pictures():
+        yield numbers(name, x, labels)
+
+
 # ---------------------------------------------------------------------------------------
 # many clusters
 # ---------------------------------------------------------------------------------------
@@ -383,6 +389,7 @@ def mixed() -> Iterator[DataSet]:
 GROUPS: dict[str, Callable[[], Iterator[DataSet]]] = {
     "public": public,
     "shapes": shapes,
+    "pictures": pictures,
     "gaussian15": gaussian15,
     "many": many,
     "unequal": unequal,

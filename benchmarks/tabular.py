@@ -10,6 +10,7 @@ HDBSCAN is one group in ARI and AMI. What is aimed at, as ARI:
 
 - `public`: five real tables and four pictures of scikit-learn's comparison page (0.83);
 - `shapes`: 17 in the manner of the fundamental clustering problems suite (0.93);
+- `pictures`: 42 in the manner of those on which methods are compared (0.75);
 - `gaussian15`: 15 overlapping clusters (within 0.03 of a Gaussian mixture that is told K);
 - `many`: 20, 35, 50 round clusters (0.9 each); `unequal`: 3 of 2,000 and 5 of 100 rows (0.98);
 - `mixed`: numbers and categories, half of them irrelevant (ahead of k-prototypes, one-hot and BIC,

@@ -81,9 +81,9 @@ def prior_tables(n_tables: int, most: int, seed: int) -> list[tuple[np.ndarray, 
     return found
 
 
-def overlap(found: Clustering, truth: np.ndarray) -> np.ndarray:
+def overlap(labels: np.ndarray, truth: np.ndarray) -> np.ndarray:
     """Intersection over union of each row's cluster and its true one."""
-    same, true = (a[:, None] == a for a in (found.labels, truth))
+    same, true = (a[:, None] == a for a in (labels, truth))
     return np.asarray((same & true).sum(1) / (same | true).sum(1))
 
 
@@ -96,8 +96,10 @@ def test_confidence_is_the_overlap_to_expect(n_tables: int, n_bins: int) -> None
     found = cluster_many([x for x, _ in tables], seed=0)
     errors = np.zeros((n_tables, n_bins, 2))  # sum of (truth - confidence), and how many
     for i, (one, (_, truth)) in enumerate(zip(found, tables, strict=True)):
-        place = np.minimum((one.confidence * n_bins).astype(int), n_bins - 1)
-        np.add.at(errors[i, :, 0], place, overlap(one, truth) - one.confidence)
+        rows = one.labels >= 0  # not those without any value
+        sure = one.confidence[rows]
+        place = np.minimum((sure * n_bins).astype(int), n_bins - 1)
+        np.add.at(errors[i, :, 0], place, overlap(one.labels[rows], truth[rows]) - sure)
         np.add.at(errors[i, :, 1], place, 1.0)
     picks = np.random.default_rng(0).integers(n_tables, size=(200, n_tables))
     sums = np.concatenate([errors[picks].sum(1), errors.sum(0)[None]])
