@@ -189,7 +189,7 @@ def _stripes(c: Labels, k: int, rng: Generator) -> Drawn:
     tilt = rng.normal(0.0, rng.choice((0.0, 0.06)), size=k)
     x = (_along(c, rng) - 0.5) * length[c] + shift[c]
     y = c + tilt[c] * x
-    if rng.random() < 0.35:
+    if rng.random() < 0.5:
         y = y + rng.uniform(0.3, 1.5) * np.sin(x * rng.uniform(0.5, 2.0))
     return np.stack((x, y), axis=1), 0.8
 
@@ -559,7 +559,7 @@ PICTURES = (
     Shape(_shells, 1, 3, 0.05),
     Shape(_arcs, 1, 9, 0.07),
     Shape(_spirals, 1, 5, 0.20),
-    Shape(_stripes, 1, 8, 0.09),
+    Shape(_stripes, 1, 8, 0.18),
     Shape(_linked, 2, 4, 0.05),
     Shape(_core_and_outposts, 2, 6, 0.04),
     Shape(_open_circle, 2, 4, 0.05),
@@ -571,11 +571,11 @@ PICTURES = (
     Shape(_worms, 1, 12, 0.12),
     Shape(_faces, 1, 7, 0.10),
     Shape(_zigzags, 1, 4, 0.03),
-    Shape(_broken_line, 2, 8, 0.12),
-    Shape(_crossing, 2, 4, 0.08),
-    Shape(_crossing_rings, 2, 6, 0.08),
+    Shape(_broken_line, 2, 8, 0.18),
+    Shape(_crossing, 2, 4, 0.12),
+    Shape(_crossing_rings, 2, 6, 0.16),
     Shape(_strands, 1, 4, 0.08),
-    Shape(_labyrinth, 1, 6, 0.06),
+    Shape(_labyrinth, 1, 6, 0.12),
     Shape(_tiles, 2, 9, 0.09),
     Shape(_collage, 1, 12, 0.40),
 )
