@@ -65,7 +65,7 @@ class TablePrior:
             its nearest neighbour (log-uniform).
     """
 
-    single: float = 0.15
+    single: float = 0.2
     plain: float = 0.5
     max_clusters: int = 60
     max_columns: int = 40
