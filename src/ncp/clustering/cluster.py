@@ -464,7 +464,7 @@ def _all_rows(
     tell = None if progress is None else lambda i, n: progress("completing", i, n)
     known = None if given.constraints[0] is None or given.rows is None else given.rows.labels
     looks = list(zip(given.looks, posteriors, strict=True))
-    whole = complete(model, first.columns, first.usable, looks, settings, known, tell)
+    whole = complete(model, first.smooth, first.usable, looks, settings, known, tell)
     rng = np.random.default_rng(seed)
     index = first.index  # with all that is known
     if known is None:
@@ -473,7 +473,7 @@ def _all_rows(
     elif given.knowledge.says_number():
         index = covering(whole.samples, index)
     posterior = Partitions.of(whole.samples[:, index])
-    preparation, features = fit_preparation(model, first.columns, index, settings)
+    preparation, features = fit_preparation(model, first.smooth, index, settings)
     notes = (stability_sentence(whole.stability),) + (
         (sharpened_sentence(),) if whole.is_sharpened else ()
     )

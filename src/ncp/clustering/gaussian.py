@@ -300,7 +300,8 @@ def prepare_family(
     given = None if constraints is None else constraints(index)
     table = choose_setting(model, table, settings, given)
     warnings += [rough_sentence()] if table.how == "rough weights" else []
-    return Prepared(columns, table.features(), index, usable, table, tuple(notes), tuple(warnings))
+    parts = (columns, columns, table.features(), index, usable, table)
+    return Prepared(*parts, tuple(notes), tuple(warnings))
 
 
 def _usable(

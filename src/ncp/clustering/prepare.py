@@ -21,6 +21,7 @@ from ncp.clustering.knowledge import Translated
 from ncp.generative.model import Preprocessing
 from ncp.generative.priors import Prior, prior_from_dict
 from ncp.generative.specs import check_positive
+from ncp.generative.table_rounding import unrounded
 from ncp.model import NCP
 from ncp.network.pretrained import DEFAULT
 from ncp.output.columns import Columns, check_whole, columns_of, default_names
@@ -54,6 +55,7 @@ __all__ = [
     "look_again",
     "prepare",
     "preprocessing_of",
+    "smoothed",
     "unmasked",
 ]
 
@@ -233,6 +235,7 @@ class Prepared:
 
     Attributes:
         columns: The table, as numbers, with what they mean.
+        smooth: The same with rounded numbers spread over what they stand for, as it is clustered.
         features: What the network sees, `(n, *event_shape)`.
         index: Which rows of the table they are, `(n,)`.
         usable: Which rows of the table have all the values they need, `(N,)`.
@@ -244,6 +247,7 @@ class Prepared:
     """
 
     columns: Columns
+    smooth: Columns
     features: np.ndarray
     index: Int64[np.ndarray, " n"]
     usable: np.ndarray
@@ -394,7 +398,8 @@ def prepare(
     features = units.apply(rows[index])
     warnings = (*_warnings(model, features, {} if ranges is None else ranges), *crowded)
     notes = [*notes, *sentences]
-    return Prepared(columns, features, index, usable, units, tuple(notes), warnings, n_looks)
+    parts = (columns, columns, features, index, usable, units)
+    return Prepared(*parts, tuple(notes), warnings, n_looks)
 
 
 def look_again(
@@ -414,7 +419,7 @@ def look_again(
         seed = None if settings.seed is None else [settings.seed, number]
         rng = np.random.default_rng(seed)
         index = _subset(np.flatnonzero(first.usable), len(index), rng, knowledge)
-    preparation, features = fit_preparation(model, first.columns, index, settings, number)
+    preparation, features = fit_preparation(model, first.smooth, index, settings, number)
     return replace(first, features=features, index=index, preparation=preparation)
 
 
@@ -449,7 +454,8 @@ def _prepare_table(
         raise ValueError(
             "Expected no scale or noise_sd, since the tabular model standardises columns itself"
         )
-    rows = columns.values.reshape(len(columns), -1)
+    smooth = smoothed(model, columns)
+    rows = smooth.values
     fitted = preprocessing.fit(rows[index], columns.categorical)
     if not fitted.rows.all():
         usable = usable & ~np.isnan(rows).any(1)
@@ -463,7 +469,16 @@ def _prepare_table(
     warnings += _size_warning(model, len(index))
     notes = [*notes, words]
     features = fitted.features
-    return Prepared(columns, features, index, usable, fitted, tuple(notes), tuple(warnings))
+    parts = (columns, smooth, features, index, usable, fitted)
+    return Prepared(*parts, tuple(notes), tuple(warnings))
+
+
+def smoothed(model: NCP, columns: Columns) -> Columns:
+    """With rounded numbers spread over what they stand for, for a model of tables."""
+    if preprocessing_of(model) is None:
+        return columns
+    rows = columns.values.reshape(len(columns), -1)
+    return replace(columns, values=unrounded(rows, columns.categorical))
 
 
 def fit_preparation(
@@ -477,7 +492,7 @@ def fit_preparation(
 
     Args:
         model: The network.
-        columns: All rows.
+        columns: All rows, `smoothed`.
         index: Those that count.
         settings: `scale` and `noise_sd` matter here.
         seed: Of what fills in missing values.

@@ -21,6 +21,7 @@ from ncp.generative.model import Batch, GenerativeModel, check_sizes
 from ncp.generative.priors import numpy_generator
 from ncp.generative.table_merge import merge_confused
 from ncp.generative.table_prior import RawTable, TablePrior, draw_table
+from ncp.generative.table_rounding import unrounded
 from ncp.generative.table_transform import FittedTransform, TabularTransform
 from ncp.generative.unusual import Unusualness, compare, describe, summary_statistics
 from ncp.partitions import canonical
@@ -124,7 +125,8 @@ class TabularMixture(GenerativeModel):
         """One table as it was before preprocessing, its fitted transform and labels (N,)."""
         while True:
             table = draw_table(self.tables, n_points, rng)
-            fitted = self.transform.fit(table.x, table.categorical, int(rng.integers(2**31)))
+            x, seed = unrounded(table.x, table.categorical), int(rng.integers(2**31))
+            fitted = self.transform.fit(x, table.categorical, seed)
             merged = merge_confused(table.labels, fitted.closest, rng.uniform(*self.overlap))
             most_lost = 2 * (merged.max() + 1) < table.labels.max() + 1
             if table.labels.max() == 0 or not (merged.max() == 0 or most_lost):
