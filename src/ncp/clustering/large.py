@@ -319,7 +319,7 @@ class _Completion:
         return n_divided
 
     def part_islands(self, samples: Int16[np.ndarray, "S N"], part: Part) -> None:
-        """Islands share no cluster with other rows; where rows are is what the part says."""
+        """Islands are clusters of their own; where rows are is what the part says."""
         if n_positions(self.model) == 0 or self.columns.categorical.any():
             return  # rare levels are islands, too
         some = self.rng.permutation(self.rows)[:MAPPED]
@@ -336,8 +336,7 @@ class _Completion:
             island[start : start + BLOCK] = np.where(distance <= reach, found[at], -1)
         for sample in samples:
             for k in range(found.max() + 1):
-                mine = self.rows[island == k]
-                sample[mine] = sample.max() + 1 + np.unique(sample[mine], return_inverse=True)[1]
+                sample[self.rows[island == k]] = sample.max() + 1
 
     def _positions(self, part: Part, rows: Int64[np.ndarray, " m"]) -> Float64[np.ndarray, "m D"]:
         return positions(self.model, part.preparation.apply(self.columns.values[rows]))

@@ -30,6 +30,7 @@ __all__ = [
 # long as it loses less than this of the expected index, which hardly sees small clusters.
 SURE = 0.8
 NEGLIGIBLE = 0.005
+ELSEWHERE = 0.1  # how far the points of such a cluster belong to some other one, at least
 
 
 class BestByRandIndex(NamedTuple):
@@ -120,7 +121,10 @@ def _without_fragments(
     while row.max() > 1:
         belongs = assignment(row, rows, w)
         own = belongs[np.arange(len(row)), row]
-        unsure = np.flatnonzero(np.bincount(row, own) < SURE * np.bincount(row))
+        other = np.where(np.arange(belongs.shape[1]) == row[:, None], 0.0, belongs).max(1)
+        is_unsure = np.bincount(row, own) < SURE * np.bincount(row)
+        is_near = np.bincount(row, other) >= ELSEWHERE * np.bincount(row)
+        unsure = np.flatnonzero(is_unsure & is_near)
         if len(unsure) == 0:
             break
         columns = np.arange(belongs.shape[1])
