@@ -1,8 +1,9 @@
 """The columns of a table: numbers, categories, names of rows, and what is left out, in words.
 
 Unless columns are named, all that hold numbers or categories are taken. Categories are text with
-few different values, yes and no, and whole numbers that are codes: up to four different ones, or
-up to twelve with gaps (33, 44, 49), in a table that has other columns. Dates are numbers of days.
+few different values, yes and no, and whole numbers that are codes: up to four different ones, up
+to twelve with gaps (33, 44, 49), or up to forty strewn over a range of which they leave most out
+(36, 40, 56, 76, 100, ...), in a table that has other columns. Dates are numbers of days.
 Numbers with a unit (`12 kg`, `45%`, `$1,200`) are numbers if the whole column has it. Columns that
 name the rows are left out: an index, numbers of rows, columns called an id with distinct whole
 numbers, distinct whole numbers of many digits, and whole numbers beyond 2^53, which floating-point
@@ -42,6 +43,7 @@ LARGEST_WHOLE = 2**53  # the last whole number that has no other beside it as a 
 LONGEST_NAME = 200  # of a row
 MOST_LEVELS = 50  # of a text column
 MOST_CODES = 12  # different whole numbers that may be codes
+MOST_STREWN = 40  # if they are strewn over their range
 FEWEST_CODED = 20  # rows of a column of codes, or of long numbers that name rows
 LONG_NUMBER = 7  # digits
 FEW = 5  # rows that are too few to call a column an identifier
@@ -477,7 +479,7 @@ def _with_codes(columns: list[_Column], said: Mapping[int, str]) -> list[_Column
     if all(is_code or not _varies(c) for c, is_code in zip(columns, codes, strict=True)):
         return columns
     return [
-        _category(c, _series(c.numbers), MOST_CODES) if is_code else c
+        _category(c, _series(c.numbers), MOST_STREWN) if is_code else c
         for c, is_code in zip(columns, codes, strict=True)
     ]
 
@@ -494,15 +496,23 @@ def _series(numbers: np.ndarray) -> Series[Any]:
 
 
 def _is_code(numbers: np.ndarray) -> bool:
-    """Few whole numbers, each of them often: up to four, or more with gaps between them."""
+    """Few whole numbers, each of them often: up to four, or more with gaps between them.
+
+    Counts leave few places out, and the gaps of many amounts grow (100, 200, 500, 1,000, ...).
+    """
     known = numbers[~np.isnan(numbers)]
     if len(known) < FEWEST_CODED or np.any(known != np.round(known)):
         return False
     levels = np.unique(known)
-    if len(levels) < 2 or len(levels) > MOST_CODES or len(known) < FEW * len(levels):
+    if len(levels) < 2 or len(levels) > MOST_STREWN or len(known) < FEW * len(levels):
         return False
-    gaps = len(np.unique(np.diff(levels))) > 1
-    return len(levels) <= 4 or gaps
+    if len(levels) <= 4:
+        return True
+    gaps = np.diff(levels)
+    places = 1 + gaps.sum() / np.gcd.reduce(gaps.astype(np.int64))
+    if len(levels) <= MOST_CODES:
+        return bool(len(levels) < 0.75 * places)
+    return bool(len(levels) < 0.3 * places and np.mean(gaps[1:] >= gaps[:-1]) < 0.8)
 
 
 def _with_unit(column: _Column, series: Series[Any], marks: Marks | None) -> _Column:
