@@ -54,6 +54,7 @@ N_CONTEXT = 4  # numbers said about the whole table
 N_DENSITY = 2  # numbers said about the loneliness of a row
 N_INDICATORS = 2  # share of categories, share of missing values
 BEYOND = 2.0  # times the loneliest row's distance to its neighbours: a row that fits no cluster
+MOST_WIDENED = 2.0  # scale of a column for what is in its tails
 CAP = 3.0  # of asinh: ten times the value from which tails are bent
 MOST_LEVELS = 40  # of a category that have an axis of their own
 MOST_COMPARED = 1000  # rows that are compared with each other for the weight of a category
@@ -408,8 +409,9 @@ def _centre_and_scale(x: Array, clip: float) -> tuple[Array, Array]:
     ordered = ordered / unit
     first, last = ordered[0], ordered[-1]
     centre, scale = _winsorised(ordered, clip)
-    # a column that varies only in its tails still counts, but one gross error does not
-    scale = np.maximum(scale, 0.3 * _winsorised(ordered, min(0.01, clip))[1])
+    # a column that varies only in its tails still counts, but a few gross errors do not
+    tails = 0.3 * _winsorised(ordered, min(0.01, clip))[1]
+    scale = np.where(scale > 0.0, np.clip(tails, scale, MOST_WIDENED * scale), tails)
     scale = np.where(scale == 0.0, ordered.std(0), scale)
     constant = last - first <= 1e-12 * np.maximum(np.abs(first), np.abs(last))
     return centre * unit, np.where(constant, 0.0, scale * unit)
