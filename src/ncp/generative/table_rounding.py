@@ -21,7 +21,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["unrounded"]
+__all__ = ["oriented_key", "unrounded"]
 
 Array = NDArray[np.float64]
 OFTEN = 3.0  # rows of a number, on average, from which a column is rounded
@@ -57,11 +57,27 @@ def _spread(column: Array) -> Array:
     width = np.minimum(width, 2.0 * np.median(gap))
     if not width.min() > 1e-9 * np.abs(values).max():
         return column  # differences of rounding, not of measuring
-    sign, key = min((1.0, codes), (-1.0, len(values) - 1 - codes), key=lambda one: one[1].tobytes())
-    rng = np.random.default_rng(zlib.crc32(key.tobytes()))
+    sign, key = oriented_key(codes)
+    rng = np.random.default_rng(key)
     order = np.lexsort((rng.random(len(codes)), codes))
     of = codes[order]
     place = np.arange(len(codes)) - (np.cumsum(counts) - counts)[of]
     offset = np.empty(len(codes))
     offset[order] = (place + 0.5) / counts[of] - 0.5
     return np.asarray(column + sign * width[codes] * offset)
+
+
+def oriented_key(codes: NDArray[np.int64]) -> tuple[float, int]:
+    """A number that belongs to a column whatever its unit and sign, and the sign that it is for.
+
+    Args:
+        codes: which of the different values 0, 1, ... in increasing order each row has.
+
+    Example:
+        >>> codes = np.array([0, 2, 1])
+        >>> oriented_key(codes)[1] == oriented_key(2 - codes)[1]
+        True
+    """
+    both = ((1.0, codes.tobytes()), (-1.0, (codes.max(initial=0) - codes).tobytes()))
+    sign, least = min(both, key=lambda one: one[1])
+    return sign, zlib.crc32(least)

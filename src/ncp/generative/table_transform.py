@@ -44,6 +44,8 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from ncp.generative.table_rounding import oriented_key
+
 __all__ = ["FittedTransform", "TabularTransform"]
 
 Array = NDArray[np.float64]
@@ -54,7 +56,7 @@ N_CONTEXT = 4  # numbers said about the whole table
 N_DENSITY = 2  # numbers said about the loneliness of a row
 N_INDICATORS = 2  # share of categories, share of missing values
 BEYOND = 2.0  # times the loneliest row's distance to its neighbours: a row that fits no cluster
-MOST_WIDENED = 2.0  # scale of a column for what is in its tails
+MOST_WIDENED = 3.0  # scale of a column for what is in its tails
 CAP = 3.0  # of asinh: ten times the value from which tails are bent
 MOST_LEVELS = 40  # of a category that have an axis of their own
 MOST_COMPARED = 1000  # rows that are compared with each other for the weight of a category
@@ -133,7 +135,7 @@ class TabularTransform:
                         "use missing='impute' or leave out columns"
                     )
             x = x[rows]
-            x = _Donors(x, is_category).lend(x, np.random.default_rng(seed))
+            x = _Donors(x, is_category).lend(x, seed)
         encoding = _encode(x, is_category, self)
         z = encoding(x)
         offset = z.mean(0)
@@ -514,31 +516,40 @@ class _Donors:
         self.known, self.varies = known, _varies(x)
         self.k = int(np.clip(np.sqrt(len(x)) / 2, 2, 8))
 
-    def lend(self, x: Array, rng: Generator | None = None) -> Array:
-        """A copy of x (M, P) without missing values; without rng the nearest row lends."""
-        out = x.copy()
+    def lend(self, x: Array, seed: int | None = None) -> Array:
+        """A copy of x (M, P) without missing values; without a seed the nearest row lends.
+
+        Each column has draws of its own, so nothing depends on their order.
+        """
+        out, jitter = x.copy(), np.random.default_rng(seed)
+        rngs: dict[int, Generator] = {}
         lacking = np.isnan(x)
-        for j in np.flatnonzero(lacking.any(0) & ~self.varies):
+        for j in map(int, np.flatnonzero(lacking.any(0) & ~self.varies)):
             out[lacking[:, j], j] = self.x[self.known[:, j], j][:1].sum()  # its one value, or 0
         lacking &= self.varies
         for start in range(0, len(x), 1000):
             rows = start + np.flatnonzero(lacking[start : start + 1000].any(1))
             distance = self._distances(x[rows])
-            if rng is not None:  # ties are broken at random
-                distance = distance + 1e-6 * rng.random(distance.shape)
-            for j in np.flatnonzero(lacking[rows].any(0)):
+            if seed is not None:  # ties are broken at random
+                distance = distance + 1e-6 * jitter.random(distance.shape)
+            for j in map(int, np.flatnonzero(lacking[rows].any(0))):
                 donors = np.flatnonzero(self.known[:, j])
                 takers = np.flatnonzero(lacking[rows, j])
                 near = distance[np.ix_(takers, donors)]
-                k = 1 if rng is None else min(self.k, donors.size)
+                k = 1 if seed is None else min(self.k, donors.size)
                 chosen = np.argpartition(near, k - 1, axis=1)[:, :k]
-                drawn = (
-                    np.zeros(takers.size, np.int64)
-                    if rng is None
-                    else rng.integers(k, size=takers.size)
-                )
+                drawn = np.zeros(takers.size, np.int64)
+                if seed is not None:
+                    if j not in rngs:
+                        rngs[j] = np.random.default_rng([seed, self._key(j)])
+                    drawn = rngs[j].integers(k, size=takers.size)
                 out[rows[takers], j] = self.x[donors[chosen[np.arange(takers.size), drawn]], j]
         return out
+
+    def _key(self, j: int) -> int:
+        """Of a column, by what is known of it."""
+        known = self.x[self.known[:, j], j]
+        return oriented_key(np.unique(known, return_inverse=True)[1])[1]
 
     def _distances(self, x: Array) -> Array:
         """Mean squared difference (M, N) over what a row and a donor both have."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ncp.files import Refused
-from ncp.output.text import MISSING, Marks, bare, common_unit, meaning_of_commas
+from ncp.output.text import MISSING, Marks, bare, common_unit, meaning_of_commas, with_plain_numbers
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -217,9 +217,10 @@ def columns_of(
         categorical: Those that are categories whatever they look like.
         index: Names of columns that were the table's index.
         known: The column with known labels, which is not clustered by.
-        marks: Of numbers with a unit; None to tell them from each column.
+        marks: Of numbers with a unit; None to tell them, and commas, from the cells.
     """
     frame, names = _with_plain_cells(frame), _names(frame, header)
+    frame, told = (frame, []) if marks else _without_commas(frame)
     said = {find_column(name, names): "number" for name in numeric}
     said |= {find_column(name, names): "category" for name in categorical}
     chosen = None if columns is None else [find_column(column, names) for column in columns]
@@ -249,7 +250,7 @@ def columns_of(
         tuple(c.name for c in taken),
         tuple(c.levels for c in taken),
         tuple(identifiers),
-        (*_notes(left, counter), *_kinds(taken)),
+        (*told, *_notes(left, counter), *_kinds(taken)),
     )
 
 
@@ -258,7 +259,7 @@ def encode(frame: DataFrame, names: Sequence[str], levels: Sequence[tuple[str, .
 
     A level that was not there before is -1.
     """
-    frame, found = _with_plain_cells(frame), _names(frame, True)
+    frame, found = _without_commas(_with_plain_cells(frame))[0], _names(frame, True)
     if missing := [name for name in names if found.count(name) != 1]:
         differ = [name for name in found if name not in names]
         raise ValueError(
@@ -310,6 +311,33 @@ def _with_plain_cells(frame: DataFrame) -> DataFrame:
         for i in range(frame.shape[1])
     ]
     return DataFrame(dict(enumerate(columns))).set_axis(frame.columns, axis=1)
+
+
+def _without_commas(frame: DataFrame) -> tuple[DataFrame, list[str]]:
+    """Numbers with commas as in files, by what all cells say; as they are if that is unclear."""
+    with_comma = [
+        i
+        for i in range(frame.shape[1])
+        if frame.dtypes.iloc[i].kind == "O" and _has_comma(frame.iloc[:, i])
+    ]
+    if not with_comma:
+        return frame, []
+    beside = [i for i in range(frame.shape[1]) if frame.dtypes.iloc[i].kind == "f"]
+    try:
+        cells, told = with_plain_numbers(frame.iloc[:, with_comma + beside].astype(str), Marks())
+    except Refused:
+        return frame, []
+    columns = {i: frame.iloc[:, i] for i in range(frame.shape[1])}
+    for at, i in enumerate(with_comma):
+        is_text = columns[i].map(lambda cell: isinstance(cell, str)).astype(bool)
+        columns[i] = columns[i].mask(is_text, cells.iloc[:, at])
+    from pandas import DataFrame
+
+    return DataFrame(columns).set_axis(frame.columns, axis=1), told
+
+
+def _has_comma(column: Series[Any]) -> bool:
+    return any(isinstance(cell, str) and re.search(r"\d,\d", cell) for cell in column.array)
 
 
 def _plain(cell: Any) -> Any:

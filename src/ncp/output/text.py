@@ -46,6 +46,7 @@ __all__ = [
     "has_header",
     "load_text",
     "meaning_of_commas",
+    "with_plain_numbers",
 ]
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", ".", "#n/a", "<na>", "missing")
@@ -145,7 +146,7 @@ def load_text(content: bytes, marks: Marks) -> tuple[DataFrame, bool, list[str]]
     commas = ('"' if delimiter == "," else ",") in text
     if not marks.said and not commas and not re.search(rf"\d\.\d{{3}}\.\d{{3}}|[{MONEY}]", text):
         return frame, header, told  # no cell has a comma, or two points, or is money
-    frame, notes = _with_plain_numbers(frame, marks)
+    frame, notes = with_plain_numbers(frame, marks)
     return frame, header, [*notes, *told]
 
 
@@ -375,7 +376,8 @@ def _is_number(cell: str) -> bool:
 # -- commas and points -----------------------------------------------------------------------------
 
 
-def _with_plain_numbers(frame: DataFrame, marks: Marks) -> tuple[DataFrame, list[str]]:
+def with_plain_numbers(frame: DataFrame, marks: Marks) -> tuple[DataFrame, list[str]]:
+    """Cells of text with numbers as computers write them, and what was taken for what."""
     frame = frame.apply(lambda column: column.str.strip())
     names, frame = frame.columns, frame.set_axis(range(frame.shape[1]), axis=1)
     every = range(frame.shape[1])
