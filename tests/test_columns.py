@@ -1,6 +1,7 @@
 """What the columns of a table are: numbers, categories, dates, names of rows."""
 
 import io
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ def cycle(*values: Any) -> list[Any]:
         (cycle(0, 1), ("0", "1")),
         (cycle(1, 2, 3, 5, 8, 13), ("1", "2", "3", "5", "8", "13")),
         (cycle(1, 2, 3, 4, 5, 6), ()),
+        (cycle(0, 1, 2, 3, 4, 5, 7), ()),  # counts
+        (cycle(*range(10, 140, 10)), ()),
         (list(range(N)), ()),
         ([0.1 * i for i in range(N)], ()),
         (pd.Categorical(cycle(1, 2, 3, 4, 5, 6)), ("1", "2", "3", "4", "5", "6")),
@@ -284,3 +287,27 @@ def test_further_rows_are_found_however_they_are_written() -> None:
     )
     found = columns_of(frame)
     np.testing.assert_array_equal(encode(frame, found.names, found.levels), found.values)
+
+
+SCATTERED = (36, 40, 56, 76, 100, 124, 152, 156, 208, 246, 250, 276, 300)
+AMOUNTS = (100, 150, 200, 250, 300, 400, 500, 750, 1000, 1500, 2000, 5000, 10000)
+
+
+@pytest.mark.parametrize(("values", "n_levels"), [(SCATTERED, 13), (AMOUNTS, 0), (range(13), 0)])
+def test_many_whole_numbers_are_codes_if_they_are_strewn(
+    values: Sequence[int], n_levels: int
+) -> None:
+    odd = [list(values)[i % 13] for i in range(130)]
+    frame = pd.DataFrame({"odd": odd, "x": np.linspace(0.0, 1.0, 130)})
+    assert len(kinds(columns_of(frame))["odd"]) == n_levels
+
+
+def test_commas_in_frames_are_those_of_files() -> None:
+    pay = [None, *(f"{1000 * i**3 + 512:,}" for i in range(1, 30))]
+    frame = pd.DataFrame({"x": [0.5, 1.25, 2.0] * 10, "pay": pay})
+    found = columns_of(frame)
+    np.testing.assert_array_equal(found.values[:3, 1], [np.nan, 1512.0, 8512.0])
+    assert any("separators of thousands" in note for note in found.notes)
+    np.testing.assert_array_equal(encode(frame[::-1], found.names, found.levels)[-2], [1.25, 1512])
+    unclear = pd.DataFrame({"x": np.arange(30) ** 2, "pay": [f"{i},250" for i in range(1, 31)]})
+    assert columns_of(unclear).names == ("x",)

@@ -331,6 +331,17 @@ CLOUDS = {
 }
 
 
+def test_two_far_groups_are_two_clusters() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5000, 2)) + 12 * rng.integers(0, 2, size=(5000, 2))
+    x[:80] = np.repeat([[200, 0], [0, 200]], 40, axis=0) + rng.normal(size=(80, 2))
+    found = cluster(x, seed=0)
+    assert found.n_clusters == 6
+    assert [np.unique(found.labels[rows]).size for rows in (slice(40), slice(40, 80))] == [1, 1]
+    values, probabilities = found.summary.n_clusters
+    assert values[probabilities.argmax()] == 6
+
+
 @pytest.mark.parametrize("kind", CLOUDS)
 @pytest.mark.parametrize("n", [1500, 20_000])
 def test_one_cloud_has_no_islands(model: NCP, kind: str, n: int, seed: int) -> None:

@@ -269,6 +269,12 @@ class TestMissing:
             assert np.unique(filled[:, j], return_counts=True)[1].max() <= 8
             assert 0.7 < filled[:, j].std() / x[:, j].std() < 1.3
 
+    def test_order_and_sign_of_columns_do_not_matter(self, rng: np.random.Generator) -> None:
+        holes = self.without(rng.normal(size=(200, 4)), 0.1, rng)
+        there = TabularTransform().fit(holes, seed=3).table
+        back = TabularTransform().fit(-holes[:, ::-1], seed=3).table
+        np.testing.assert_array_equal(-back[:, ::-1], there)
+
     def test_seeds_show_what_is_open(self, rng: np.random.Generator) -> None:
         holes = self.without(rng.normal(size=(60, 4)), 0.2, rng)
         transform = TabularTransform()

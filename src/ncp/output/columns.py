@@ -323,8 +323,9 @@ def _without_commas(frame: DataFrame) -> tuple[DataFrame, list[str]]:
     if not with_comma:
         return frame, []
     beside = [i for i in range(frame.shape[1]) if frame.dtypes.iloc[i].kind == "f"]
+    some = frame.iloc[:, with_comma + beside]
     try:
-        cells, told = with_plain_numbers(frame.iloc[:, with_comma + beside].astype(str), Marks())
+        cells, told = with_plain_numbers(some.astype(str).mask(some.isna(), ""), Marks())
     except Refused:
         return frame, []
     columns = {i: frame.iloc[:, i] for i in range(frame.shape[1])}
