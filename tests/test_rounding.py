@@ -113,3 +113,21 @@ def test_a_few_wrong_entries_decide_nothing(
     frame.loc[: wrong - 1, columns] = 1e9
     found = cluster(frame, seed=0)
     assert adjusted_rand_score(labels[wrong:], found.labels[wrong:]) > 0.95
+
+
+@pytest.mark.parametrize(("n_copies", "n"), [(30, 100), (10, 300)])
+def test_copies_count_once(n_copies: int, n: int, rng: np.random.Generator) -> None:
+    frame, labels = corners(n, rng)
+    copied = pd.concat([frame] * n_copies, ignore_index=True)
+    found = cluster(copied, seed=0)
+    assert adjusted_rand_score(np.tile(labels, n_copies), found.labels) > 0.95
+    np.testing.assert_array_equal(found.labels, np.tile(found.labels[:n], n_copies))
+    assert found.samples.shape[1] == len(found.data.values) == len(copied)
+    assert found.sizes.sum() == len(copied)
+    assert "copies of others" in found.notes[0]
+    assert cluster(frame, seed=0).labels.tolist() == found.labels[:n].tolist()
+
+
+def test_equal_rows_of_rounded_numbers_are_no_copies(rng: np.random.Generator) -> None:
+    frame, _ = corners(2000, rng)
+    assert not any("copies" in note for note in cluster(frame.round(), seed=0).notes)

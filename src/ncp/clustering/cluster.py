@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Float64, Int, Int64
 
 from ncp.clustering.assign import Scorer
+from ncp.clustering.copies import Copies
 from ncp.clustering.gaussian import FamilyTable, check_family_options, family_of, prepare_family
 from ncp.clustering.gaussian_result import family_exact, family_result
 from ncp.clustering.knowledge import Heard, Knowledge, Translated, row_names
@@ -36,10 +37,12 @@ from ncp.clustering.prepare import (
     Prepared,
     Range,
     Settings,
+    as_columns,
     as_frame,
     fit_preparation,
     look_again,
     prepare,
+    preprocessing_of,
 )
 from ncp.clustering.result import Clustering, number_by_size
 from ncp.clustering.verdict import is_worth_little
@@ -133,9 +136,11 @@ def cluster_many(
     started = time.monotonic()
     ranges: dict[int, Range] = {}
     said = [Knowledge()] * len(xs) if knowledge is None else list(knowledge)
+    frames = [as_frame(x) for x in xs]
+    copied = [_copies(network, x, how, one) for x, one in zip(frames, said, strict=True)]
     tables = [
-        _Table.prepare(network, as_frame(x), how, ranges, one)
-        for x, one in zip(xs, said, strict=True)
+        _Table.prepare(network, x if copies is None else copies.different, how, ranges, one)
+        for x, copies, one in zip(frames, copied, said, strict=True)
     ]
     tell = None if progress is None else _sampling_progress(progress)
     enough = how if asked.n_samples else replace(how, n_samples=_enough_given(how))
@@ -146,11 +151,19 @@ def cluster_many(
     ]
     each = (time.monotonic() - started) / max(1, len(xs))
     found = []
-    for table, of_table in zip(tables, posteriors, strict=True):
+    for x, copies, table, of_table in zip(frames, copied, tables, posteriors, strict=True):
         at = time.monotonic()
         one = _exact_answer(table, network, name, how, of_table, progress)
+        one = one if copies is None else copies.all_rows(one, x)
         found.append(replace(one, seconds=each + time.monotonic() - at))
     return found
+
+
+def _copies(network: NCP, x: Any, how: Settings, said: Knowledge) -> Copies | None:
+    """The copies among rows that nothing is known of."""
+    if preprocessing_of(network) is None or said.said():
+        return None
+    return Copies.among(as_columns(x, how))
 
 
 def _exact_answer(

@@ -21,6 +21,7 @@ __all__ = [
     "best_partition",
     "chance",
     "cluster_sentence",
+    "copies_sentence",
     "count",
     "exact_sentence",
     "how_sure",
@@ -407,6 +408,16 @@ def left_out_sentence(n: int, every: bool = False) -> str:
     """
     what = "without any value" if every else "with missing values"
     return f"{count(n, 'row')} {what} {'was' if n == 1 else 'were'} left out."
+
+
+def copies_sentence(n: int) -> str:
+    """Rows that repeat others.
+
+    Example:
+        >>> copies_sentence(900)
+        '900 rows are copies of others, share their clusters and count no further.'
+    """
+    return f"{count(n, 'row')} are copies of others, share their clusters and count no further."
 
 
 def labels_sentence(n: int, most: int) -> str:
