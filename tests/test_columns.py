@@ -311,3 +311,14 @@ def test_commas_in_frames_are_those_of_files() -> None:
     np.testing.assert_array_equal(encode(frame[::-1], found.names, found.levels)[-2], [1.25, 1512])
     unclear = pd.DataFrame({"x": np.arange(30) ** 2, "pay": [f"{i},250" for i in range(1, 31)]})
     assert columns_of(unclear).names == ("x",)
+
+
+def test_new_rows_have_the_unit_of_the_table(seed: int) -> None:
+    y = np.random.default_rng(seed).normal(size=60) + 8 * (np.arange(60) % 2)
+    frame = pd.DataFrame({"x": y + 0.1, "y": [f"{value:.3f} kg" for value in y]})
+    found = cluster(frame, seed=0)
+    assert (found.predict(frame.assign(y=y.round(3))) == found.predict(frame)).all()
+    with pytest.raises(ValueError, match="column 'y' in 'kg', as it was clustered, but got 'g'"):
+        found.predict(frame.assign(y=[f"{value:.3f} g" for value in y]))
+    with pytest.raises(ValueError, match=r"column 'x' without a unit, .* but got '%'"):
+        found.predict(frame.assign(x=[f"{value:.3f}%" for value in y]))

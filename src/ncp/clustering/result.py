@@ -225,7 +225,7 @@ class Clustering:
             given = tuple(str(name).strip() for name in x.columns)
             named = named or sorted(given) == sorted(self.columns)
             names = self.columns if named else given
-            return as_rows(encode(x, names, self._levels))
+            return as_rows(encode(x, names, self._levels, self.frame))
         if any(self._levels):
             raise ValueError(
                 "Expected a data frame with the columns of the clustered table, some of which are "

@@ -254,10 +254,16 @@ def columns_of(
     )
 
 
-def encode(frame: DataFrame, names: Sequence[str], levels: Sequence[tuple[str, ...]]) -> np.ndarray:
+def encode(
+    frame: DataFrame,
+    names: Sequence[str],
+    levels: Sequence[tuple[str, ...]],
+    clustered: DataFrame | None = None,
+) -> np.ndarray:
     """Further rows of a table whose columns have these names and levels, `(M, P)`.
 
-    A level that was not there before is -1.
+    A level that was not there before is -1. If the table that was clustered is given, numbers must
+    have the units that they have there.
     """
     frame, found = _without_commas(_with_plain_cells(frame))[0], _names(frame, True)
     if missing := [name for name in names if found.count(name) != 1]:
@@ -269,12 +275,30 @@ def encode(frame: DataFrame, names: Sequence[str], levels: Sequence[tuple[str, .
     values = np.empty((len(frame), len(names)))
     for j, (name, known) in enumerate(zip(names, levels, strict=True)):
         series = frame.iloc[:, found.index(name)]
+        if clustered is not None and not known:
+            _check_unit(name, series, clustered)
         if known:
             cells = _Cells.of(series)
             values[:, j] = cells.values(_places(cells.texts, known))
         else:
             values[:, j] = _usable(_judge(j, name, series, False, False, "number")).numbers
     return values
+
+
+def _check_unit(name: str, series: Series[Any], clustered: DataFrame) -> None:
+    """Refuse numbers of another unit than those that were clustered; without any they may be."""
+    got, known = _unit_of(series), _names(clustered, True)
+    if got is None or name not in known:
+        return
+    wanted = _unit_of(clustered.iloc[:, known.index(name)])
+    if got != wanted:
+        there = "without a unit" if wanted is None else f"in {wanted!r}"
+        raise ValueError(f"Expected column {name!r} {there}, as it was clustered, but got {got!r}")
+
+
+def _unit_of(series: Series[Any]) -> str | None:
+    unit = common_unit(_Cells.of(series).texts) if series.dtype.kind == "O" else None
+    return None if unit is None else (unit.before + unit.after).strip()
 
 
 def _places(texts: Sequence[str], levels: tuple[str, ...]) -> list[int]:
