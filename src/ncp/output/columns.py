@@ -297,7 +297,7 @@ def _check_unit(name: str, series: Series[Any], clustered: DataFrame) -> None:
 
 
 def _unit_of(series: Series[Any]) -> str | None:
-    unit = common_unit(_Cells.of(series).texts) if series.dtype.kind == "O" else None
+    unit = common_unit(_Cells.of(series).texts) if _is_text(series.dtype) else None
     return None if unit is None else (unit.before + unit.after).strip()
 
 
@@ -342,7 +342,7 @@ def _without_commas(frame: DataFrame) -> tuple[DataFrame, list[str]]:
     with_comma = [
         i
         for i in range(frame.shape[1])
-        if frame.dtypes.iloc[i].kind == "O" and _has_comma(frame.iloc[:, i])
+        if _is_text(frame.dtypes.iloc[i]) and _has_comma(frame.iloc[:, i])
     ]
     if not with_comma:
         return frame, []
@@ -359,6 +359,10 @@ def _without_commas(frame: DataFrame) -> tuple[DataFrame, list[str]]:
     from pandas import DataFrame
 
     return DataFrame(columns).set_axis(frame.columns, axis=1), told
+
+
+def _is_text(dtype: Any) -> bool:
+    return dtype.kind == "O" and str(dtype) != "category"  # whose cells are there once
 
 
 def _has_comma(column: Series[Any]) -> bool:
