@@ -4,7 +4,8 @@
 
     z_j = s asinh((x_j - m_j) / (s w_j))        (capped at 3 s),
 
-with m_j and w_j the mean and standard deviation after clipping the outer five per cent.
+with m_j and w_j the mean and standard deviation after clipping the outer five per cent. Rounded
+numbers have been spread over what they stand for before (`table_rounding`).
 
 **Categories.** A column with levels l of frequencies f_l becomes its centred indicators
 
