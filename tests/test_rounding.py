@@ -1,11 +1,14 @@
 """Rounded numbers are spread over what they stand for; tables of whole numbers are clustered."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from ncp.clustering.cluster import cluster
+from ncp.clustering.result import Clustering
 from ncp.generative.table_rounding import unrounded
 
 
@@ -126,6 +129,15 @@ def test_copies_count_once(n_copies: int, n: int, rng: np.random.Generator) -> N
     assert found.sizes.sum() == len(copied)
     assert "copies of others" in found.notes[0]
     assert cluster(frame, seed=0).labels.tolist() == found.labels[:n].tolist()
+
+
+def test_copies_are_loaded_as_they_were_saved(tmp_path: Path, rng: np.random.Generator) -> None:
+    frame, _ = corners(200, rng)
+    found = cluster(pd.concat([frame.round(2)] * 8, ignore_index=True), seed=0)
+    assert "copies of others" in found.notes[0]
+    found.save(tmp_path / "some.npz")
+    loaded = Clustering.load(tmp_path / "some.npz")
+    np.testing.assert_array_equal(loaded.predict_proba(frame), found.predict_proba(frame))
 
 
 def test_equal_rows_of_rounded_numbers_are_no_copies(rng: np.random.Generator) -> None:

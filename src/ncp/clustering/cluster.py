@@ -136,11 +136,9 @@ def cluster_many(
     started = time.monotonic()
     ranges: dict[int, Range] = {}
     said = [Knowledge()] * len(xs) if knowledge is None else list(knowledge)
-    frames = [as_frame(x) for x in xs]
-    copied = [_copies(network, x, how, one) for x, one in zip(frames, said, strict=True)]
     tables = [
-        _Table.prepare(network, x if copies is None else copies.different, how, ranges, one)
-        for x, copies, one in zip(frames, copied, said, strict=True)
+        _Table.prepare(network, as_frame(x), how, ranges, one)
+        for x, one in zip(xs, said, strict=True)
     ]
     tell = None if progress is None else _sampling_progress(progress)
     enough = how if asked.n_samples else replace(how, n_samples=_enough_given(how))
@@ -151,19 +149,12 @@ def cluster_many(
     ]
     each = (time.monotonic() - started) / max(1, len(xs))
     found = []
-    for x, copies, table, of_table in zip(frames, copied, tables, posteriors, strict=True):
+    for table, of_table in zip(tables, posteriors, strict=True):
         at = time.monotonic()
         one = _exact_answer(table, network, name, how, of_table, progress)
-        one = one if copies is None else copies.all_rows(one, x)
+        one = one if table.copies is None else table.copies.all_rows(one)
         found.append(replace(one, seconds=each + time.monotonic() - at))
     return found
-
-
-def _copies(network: NCP, x: Any, how: Settings, said: Knowledge) -> Copies | None:
-    """The copies among rows that nothing is known of."""
-    if preprocessing_of(network) is None or said.said():
-        return None
-    return Copies.among(as_columns(x, how))
 
 
 def _exact_answer(
@@ -275,6 +266,7 @@ class _Table(NamedTuple):
     rows: Translated | None  # None: nothing is known
     looks: tuple[Prepared, ...]
     constraints: tuple[Constraints | None, ...]  # of each look
+    copies: Copies | None  # among rows that nothing is known of; looks have each row once
 
     @classmethod
     def prepare(
@@ -282,13 +274,19 @@ class _Table(NamedTuple):
     ) -> _Table:
         rows = knowledge.translate(x) if knowledge.said() else None
         limits = partial(_constraints, rows, knowledge, x)
+        table, copies = x, None
+        if preprocessing_of(model) is not None:
+            table = as_columns(x, how)
+            copies = None if rows is not None else Copies.among(table)
+            table = table if copies is None else copies.different
         if family_of(model) is None:
-            first = prepare(model, x, how, ranges, rows)
+            first = prepare(model, table, how, ranges, rows)
         else:
             first = prepare_family(model, x, how, limits)
         more = (look_again(model, first, i, how, rows) for i in range(1, first.n_looks))
         looks = (first, *more)
-        return cls(x, knowledge, rows, looks, tuple(limits(look.index) for look in looks))
+        constraints = tuple(limits(look.index) for look in looks)
+        return cls(x, knowledge, rows, looks, constraints, copies)
 
     @property
     def prepared(self) -> Prepared:

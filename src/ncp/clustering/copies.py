@@ -9,7 +9,6 @@ columns or more have a number for every other different row at least.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -66,8 +65,8 @@ class Copies:
         """The table with each different row once."""
         return replace(self.columns, values=self.columns.values[self.first])
 
-    def all_rows(self, found: Clustering, x: Any) -> Clustering:
-        """The clustering of all rows of the caller's table from that of the different ones."""
+    def all_rows(self, found: Clustering) -> Clustering:
+        """The clustering of all rows from that of the different ones."""
         return replace(
             found,
             table=self.columns.values,
@@ -76,5 +75,4 @@ class Copies:
             index=self.first[found.index],
             samples=found.samples[:, self.of],
             notes=(copies_sentence(len(self.of) - len(self.first)), *found.notes),
-            frame=x if hasattr(x, "columns") else None,
         )

@@ -20,9 +20,10 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 
 from ncp.clustering.assign import Scorer
+from ncp.clustering.copies import Copies
 from ncp.clustering.gaussian_result import GaussianClustering, family_parts, with_family
 from ncp.clustering.knowledge import Heard, Knowledge, Translated
-from ncp.clustering.prepare import Settings, fit_preparation, smoothed
+from ncp.clustering.prepare import Settings, fit_preparation, preprocessing_of, smoothed
 from ncp.clustering.result import Clustering
 from ncp.files import Archive, refusing, write_atomically
 from ncp.inference.finish import Finish
@@ -335,8 +336,10 @@ def _with_scorer(found: Clustering, model: NCP, arrays: Mapping[str, np.ndarray]
     labels, weights = arrays["scorer_labels"], arrays["scorer_weights"]
     if labels.shape != (len(weights), len(found.index)) or labels.dtype.kind != "i":
         raise ValueError("its arrays do not fit to each other")
-    preparation, features = fit_preparation(
-        model, smoothed(model, found.data), found.index, found.settings
-    )
+    columns, index = found.data, found.index
+    copies = None if preprocessing_of(model) is None or found.heard else Copies.among(columns)
+    if copies is not None:
+        columns, index = copies.different, copies.of[index]
+    preparation, features = fit_preparation(model, smoothed(model, columns), index, found.settings)
     scorer = Scorer(preparation, features, labels, weights, found.summary.estimate.labels)
     return replace(found, scorer=scorer)

@@ -328,13 +328,18 @@ def _with_plain_cells(frame: DataFrame) -> DataFrame:
     }
     if not odd:
         return frame
-    from pandas import DataFrame, Series
+    from pandas import Series
 
-    columns = [
-        Series(odd[i], index=frame.index, dtype=object) if i in odd else frame.iloc[:, i]
-        for i in range(frame.shape[1])
-    ]
-    return DataFrame(dict(enumerate(columns))).set_axis(frame.columns, axis=1)
+    plain = {i: Series(cells, index=frame.index, dtype=object) for i, cells in odd.items()}
+    return _with_columns(frame, plain)
+
+
+def _with_columns(frame: DataFrame, new: Mapping[int, Series[Any]]) -> DataFrame:
+    """With other columns at some positions, whatever these are called."""
+    from pandas import DataFrame
+
+    columns = {i: new[i] if i in new else frame.iloc[:, i] for i in range(frame.shape[1])}
+    return DataFrame(columns).set_axis(frame.columns, axis=1)
 
 
 def _without_commas(frame: DataFrame) -> tuple[DataFrame, list[str]]:
@@ -352,13 +357,12 @@ def _without_commas(frame: DataFrame) -> tuple[DataFrame, list[str]]:
         cells, told = with_plain_numbers(some.astype(str).mask(some.isna(), ""), Marks())
     except Refused:
         return frame, []
-    columns = {i: frame.iloc[:, i] for i in range(frame.shape[1])}
+    rewritten = {}
     for at, i in enumerate(with_comma):
-        is_text = columns[i].map(lambda cell: isinstance(cell, str)).astype(bool)
-        columns[i] = columns[i].mask(is_text, cells.iloc[:, at])
-    from pandas import DataFrame
-
-    return DataFrame(columns).set_axis(frame.columns, axis=1), told
+        column = frame.iloc[:, i]
+        is_text = column.map(lambda cell: isinstance(cell, str)).astype(bool)
+        rewritten[i] = column.mask(is_text, cells.iloc[:, at])
+    return _with_columns(frame, rewritten), told
 
 
 def _is_text(dtype: Any) -> bool:
